@@ -27,7 +27,7 @@ use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -120,7 +120,7 @@ async fn whole(nodes: u32, seconds: u64) {
     }
     let versions: Vec<_> = store.nodes().await.unwrap().iter().map(|n| (n.slot, n.version)).collect();
     let tokens: Vec<String> = (0..nodes).map(|n| key().token(&cluster(), fixtures::node_id(n))).collect();
-    let ingest = Arc::new(Ingest::new(store.clone(), Credentials::Token(key()), cluster()));
+    let ingest = Arc::new(Ingest::new(store.clone(), NodeCredentials::Token(key()), cluster()));
     let settings =
         LaunchSettings { cluster: cluster(), key: Some(key()), heartbeat_url: String::new(), sweep_url: String::new() };
     let cloud = Arc::new(Running(instances));
@@ -237,7 +237,7 @@ async fn steady(ingest: &Ingest, as_of: u64, beats: u32, mut now: Time) -> Time 
 async fn alone(beats: u32, rounds: u32) {
     let record = fixtures::ready(1);
     let store = Store::new(Arc::new(Steady(store::row(&record))));
-    let ingest = Ingest::new(store, Credentials::Token(key()), cluster());
+    let ingest = Ingest::new(store, NodeCredentials::Token(key()), cluster());
     let (mut now, mut least) = (Time::now(), Duration::MAX);
     for _ in 0..rounds {
         let began = Instant::now();
@@ -259,7 +259,7 @@ async fn client(beats: u32) {
 async fn send(url: &str, beats: u32) {
     let store = Store::new(Arc::new(meter::dynamo(url, cluster())));
     let as_of = store.nodes().await.unwrap()[0].life().unwrap().seq;
-    let ingest = Ingest::new(store, Credentials::Token(key()), cluster());
+    let ingest = Ingest::new(store, NodeCredentials::Token(key()), cluster());
     // The first ones connect and read the policy.
     let now = steady(&ingest, as_of, 100, Time::now()).await;
     let before = cpu_ms();

@@ -31,7 +31,7 @@ use model::time::{Span, Time};
 use model::wire::{HandleReport, HandleReportAnswer, ReportPart, ReportedHandle};
 use model::{Handle, HandleKind, HandleState, NodeRecord};
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ fn dynamo(url: &str) -> Dynamo {
 }
 
 fn sweep(store: Store) -> Sweep {
-    Sweep::new(store, Credentials::Token(node_key()), cluster())
+    Sweep::new(store, NodeCredentials::Token(node_key()), cluster())
 }
 
 fn ready(n: u32, now: Time) -> NodeRecord {

@@ -25,7 +25,7 @@ use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
 use model::{ClientStatus, Job, JobSpec, Needs, NodeRecord, NodeState};
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ async fn measure(case: &str, dynamo_url: &str, ec2_url: &str) {
     };
     let outcomes: BTreeMap<String, usize> = answer.outcomes.iter().map(|(o, n)| (format!("{o:?}"), *n)).collect();
     let (calls, bytes) = meter.take();
-    let done = answer.outcomes.get(&Outcome::Done).copied().unwrap_or(0);
+    let done = answer.outcomes.get(&ActionOutcome::Done).copied().unwrap_or(0);
     println!(
         "{}",
         json!({"cpu_ms": cpu_ms() - before, "peak_mib": peak_mib(), "calls": calls, "bytes": bytes, "outcomes": outcomes,

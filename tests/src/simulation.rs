@@ -12,7 +12,7 @@ use nodekeeper_simulation::replay::{Replay, arrivals};
 use nodekeeper_simulation::scenario::Scenario;
 use nodekeeper_simulation::story;
 use nodekeeper_simulation::world::{How, Outcome as WorldOutcome, simulate, simulate_beside};
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use std::time::Duration;
 
 /// Seeds whose worlds find a known mistake. `tests/mutants.toml` has the mistake under the same name, with the options
@@ -145,8 +145,9 @@ fn hold_worlds(seeds: impl IntoIterator<Item = u64>, options: &str, happens: &[&
     }
     for what in happens {
         let fault = Fault::ALL.iter().find(|f| format!("{f:?}") == *what).map(|f| happened.faults[*f as usize]);
-        let done =
-            |(_, action, outcome): &(&str, ActionName, Outcome)| action.as_str() == *what && *outcome == Outcome::Done;
+        let done = |(_, action, outcome): &(&str, ActionName, ActionOutcome)| {
+            action.as_str() == *what && *outcome == ActionOutcome::Done
+        };
         let actions = happened.did.iter().filter(|(key, _)| done(key)).map(|(_, n)| n);
         let times = fault.unwrap_or(0) + actions.sum::<u64>() + happened.counts.get(*what).copied().unwrap_or(0);
         assert!(times > 0, "{what} never happened: {:?}", happened.counts);
@@ -383,16 +384,16 @@ fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
 #[test]
 fn the_summary_names_what_never_happened_and_what_was_only_tried() {
     let mut happened = Happened::default();
-    happened.did.insert(("poll-and-scale", ActionName::Requeue, Outcome::Conflict), 3);
-    happened.did.insert(("poll-and-scale", ActionName::Place, Outcome::Conflict), 1);
-    happened.did.insert(("poll-and-scale", ActionName::Place, Outcome::Done), 2);
-    happened.did.insert(("poll-and-scale", ActionName::Warn, Outcome::Said), 4);
+    happened.did.insert(("poll-and-scale", ActionName::Requeue, ActionOutcome::Conflict), 3);
+    happened.did.insert(("poll-and-scale", ActionName::Place, ActionOutcome::Conflict), 1);
+    happened.did.insert(("poll-and-scale", ActionName::Place, ActionOutcome::Done), 2);
+    happened.did.insert(("poll-and-scale", ActionName::Warn, ActionOutcome::Reported), 4);
     let table = happened.table();
     let line = |what: &str| table.lines().find(|l| l.split_whitespace().any(|word| word == what)).unwrap().trim();
     assert!(line("requeue").ends_with("Conflict 3, never done"), "{table}");
     assert!(line("purge").ends_with(" never done"), "{table}");
     assert!(line("place").contains("Done 2") && !line("place").contains("never"), "{table}");
-    assert!(line("warn").ends_with("Said 4"), "{table}");
+    assert!(line("warn").ends_with("Reported 4"), "{table}");
     assert!(line("CutOff").starts_with("0 "), "{table}");
     assert!(table.lines().any(|l| l.trim() == "0  a brake was released"), "{table}");
 }

@@ -9,22 +9,25 @@ use model::cloud::Cloud;
 use model::ids::{JobId, NodeId, Slot};
 use model::time::Time;
 use model::{ActionName, AllocSummary, ClientStatus, NodeRecord};
-use poll_and_scale::Plan;
-use runtime::observation::{Lists, ObserveError, Reader};
+use poll_and_scale::FleetPlan;
+use runtime::observation::{Audience, Lists, ObserveError};
+use runtime::validation::InvalidRow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::Store;
 
 pub(crate) struct NextRun {
-    pub(crate) plan: Plan,
+    pub(crate) plan: FleetPlan,
     pub(crate) allocs: Vec<AllocSummary>,
+    /// The rows that the run would not use.
+    pub(crate) invalid: Vec<InvalidRow>,
     jobs: BTreeMap<JobId, String>,
     slots: BTreeMap<Slot, String>,
 }
 
 impl NextRun {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Self::of_lists(Lists::read(store, cloud, Reader::Person, now).await?, store, cloud, now).await
+        Self::of_lists(Lists::read(store, cloud, Audience::Person, now).await?, store, cloud, now).await
     }
 
     /// Plans with these lists. The plan is checked against the tables, as a run would check it.
@@ -41,11 +44,11 @@ impl NextRun {
         for (job, why) in on_refusing(&seen.nodes, &seen.allocs) {
             next.jobs.entry(job).or_insert(why);
         }
-        Ok(Self { allocs: seen.allocs, ..next })
+        Ok(Self { allocs: seen.allocs, invalid: seen.quarantined.rows, ..next })
     }
 
     /// Sorts what a plan says by job and by slot.
-    pub(crate) fn of(plan: Plan) -> Self {
+    pub(crate) fn of(plan: FleetPlan) -> Self {
         let waits = plan.explained.by_job().into_iter().map(|(id, waiting)| (id, waiting.reason()));
         let mut jobs: BTreeMap<JobId, String> = waits.collect();
         let stays = plan.explained.staying.iter().map(|(node_id, why)| (node_id.slot(), why.to_string()));
@@ -64,7 +67,7 @@ impl NextRun {
                 _ => {}
             }
         }
-        Self { plan, allocs: Vec::new(), jobs, slots }
+        Self { plan, allocs: Vec::new(), invalid: Vec::new(), jobs, slots }
     }
 
     /// Why this job waits, or what the next run would do with it. `None` if the job does not wait.

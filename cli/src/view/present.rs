@@ -10,7 +10,7 @@ use model::control::Control;
 use model::ids::{AllocId, JobId, Slot};
 use model::time::Time;
 use model::{JobState, JobSummary, NodeRecord};
-use runtime::observation::{Lists, ObserveError, Reader};
+use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, Waiting};
 
@@ -33,7 +33,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads the present, with at most `most` waiting jobs.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
-        let (control, nodes, queue, next) = match Lists::read(store, cloud, Reader::Person, now).await {
+        let (control, nodes, queue, next) = match Lists::read(store, cloud, Audience::Person, now).await {
             Ok(lists) => {
                 let (control, nodes, whole) = (lists.control().clone(), lists.nodes.clone(), lists.whole_queue());
                 let queue = match whole {

@@ -11,11 +11,12 @@ use model::handle::STUCK_AFTER;
 use model::money::Usd;
 use model::{Handle, JobSummary, NodeRecord, functions};
 use runtime::observation::ObserveError;
-use runtime::signs::{self, BadRow, Facts};
-pub(crate) use runtime::signs::{Level, Raised as Check};
+use runtime::signs::{self, Facts};
+pub(crate) use runtime::signs::{Raised as Check, SignLevel};
+use runtime::validation::InvalidRow;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use store::{DbError, End, Store};
+use store::{DbError, End, Store, Unreadable};
 
 /// How many events of a subject are searched for warnings.
 const EVENTS: i32 = 20;
@@ -48,7 +49,12 @@ impl Status {
         let handles = store.handles_due(now + STUCK_AFTER).await?;
         let stuck: Vec<Handle> = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();
         let ended = store.ended(&End::NOT_CANCELLED, now - signs::RECENT, signs::ENDED).await?;
-        let bad = present.bad_nodes.iter().chain(&present.bad_jobs).chain(&handles.unreadable);
+        let unreadable = |rows: &[Unreadable]| rows.iter().map(InvalidRow::unreadable).collect::<Vec<_>>();
+        let mut rows = match next {
+            Ok(next) => next.invalid.clone(),
+            Err(_) => [unreadable(&present.bad_nodes), unreadable(&present.bad_jobs)].concat(),
+        };
+        rows.extend(unreadable(&handles.unreadable));
         let checks = signs::judge(&Facts {
             nodes,
             jobs,
@@ -56,17 +62,17 @@ impl Status {
             allocs: next.as_ref().map_or(&[], |next| &next.allocs),
             stuck: &stuck,
             next: match next {
-                Ok(next) => signs::Next::Known(&next.plan.explained, next.plan.unready),
+                Ok(next) => signs::Next::Planned(&next.plan.explained, next.plan.unready),
                 Err(ObserveError::Cloud(error)) => signs::Next::Unknown(error),
                 // The sign of the policy says the same. Without the tables, there is no status at all.
-                Err(ObserveError::Policy(_) | ObserveError::Db(_)) => signs::Next::NotAsked,
+                Err(ObserveError::Policy(_) | ObserveError::Db(_)) => signs::Next::Unplanned,
             },
             events: &events,
-            rows: bad.map(|row| BadRow { table: None, what: row.to_string() }).collect(),
+            rows,
             ..Facts::new(control, now)
         });
         Ok(Self {
-            well: checks.iter().all(|c| c.level != Level::Wrong),
+            well: checks.iter().all(|c| c.level != SignLevel::Wrong),
             checks,
             nodes: counts(nodes.iter().map(node_word)),
             jobs: counts(jobs.iter().map(|j: &JobSummary| j.state.to_string())),
@@ -84,7 +90,7 @@ impl Status {
     pub(crate) fn summary(&self) -> String {
         let count = |level| self.checks.iter().filter(|c| c.level == level).count();
         let all = self.checks.len();
-        match (count(Level::Wrong), count(Level::Look)) {
+        match (count(SignLevel::Wrong), count(SignLevel::Caution)) {
             (0, 0) => "all is well".to_owned(),
             (0, looks) => format!("nothing is wrong; {looks} of {all} checks to look at"),
             (wrong, _) => format!("not all is well: {wrong} of {all} checks"),

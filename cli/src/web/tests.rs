@@ -234,7 +234,7 @@ async fn the_overview_says_what_status_says() {
     let wrong: Vec<_> =
         overview["status"]["checks"].as_array().unwrap().iter().filter(|c| c["level"] == "wrong").collect();
     assert!(
-        wrong.iter().any(|c| c["what"] == "policy" && c["says"].as_str().unwrap().contains("no policy is stored")),
+        wrong.iter().any(|c| c["what"] == "policy" && c["text"].as_str().unwrap().contains("no policy is stored")),
         "{wrong:?}"
     );
 }

@@ -3,110 +3,100 @@
 //! Guarantees: a record is cleaned, and an orphan terminated, only after the proof was checked once more.
 //! Does not: retry (the next run does) or contain the loop (`runtime::run` does).
 
-use crate::actions::{Action, Proof};
-use crate::plan::{Plan, is_orphan};
+use crate::actions::{CleaningAction, Proof};
+use crate::plan::{CleaningPlan, is_orphan};
 use async_trait::async_trait;
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use model::NodeRecord;
 use model::action::Planned;
-use model::cloud::{Cloud, InstanceState};
+use model::cloud::Cloud;
 use model::ids::{NodeId, Slot};
 use model::time::Time;
-use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
-use runtime::catalogue;
+use runtime::answer::{ActError, ActionAnswer, ActionResult};
 use runtime::confirm::{Confirm, confirmed};
 use runtime::observation::{Observation, ObserveError};
-use runtime::run::{Call, Perform, Run, each_alone};
+use runtime::run::{CallStep, Perform, Run};
+use runtime::{catalogue, instances};
 use std::collections::HashMap;
 use store::transactions::{self, Retention};
 use store::{Store, delete, silent_since};
 
-struct Acting<'a> {
-    run: Run<'a>,
-    reading: Reading<'a>,
+struct CleaningRun<'a> {
+    run: &'a Run<'a>,
+    proofs: Proofs<'a>,
 }
 
 /// If a plan has this many orphans, the run reads all records once more. For fewer, it reads one record for each orphan.
 const MANY_ORPHANS: usize = 20;
 
-/// How many orphans are checked at the same time.
-const AT_ONCE: usize = 8;
-
-/// Carries out the plan: the records one after the other, and then all orphans together.
-pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &Plan) -> Vec<ActionAnswer> {
-    let reading = Reading { store: run.store, cloud, seen: run.seen };
-    let (orphans, others): (Call<'_, Action>, Vec<_>) =
-        plan.actions.iter().enumerate().partition(|(_, p)| matches!(p.action, Action::TerminateOrphan { .. }));
-    let acting = Acting { run, reading };
-    let mut answers = acting.run.carry_out(&acting, each_alone(others), 1).await;
-    if !orphans.is_empty() {
-        answers.extend(acting.run.carry_out(&acting, vec![orphans], 1).await);
-    }
-    acting.run.use_releases(plan, &answers).await;
-    if let Some(place) = &acting.run.seen.jobs_place {
-        acting.run.note_place(&acting.run.seen.control.jobs_place(), place).await;
-    }
-    acting.run.finish(answers, None).await
+pub async fn act(run: Run<'_>, cloud: &dyn Cloud, plan: &CleaningPlan) -> Vec<ActionAnswer> {
+    let proofs = Proofs { store: run.store, cloud, observed: run.observed };
+    run.act(&CleaningRun { run: &run, proofs }, plan).await
 }
 
 #[async_trait]
-impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, call: &[&Planned<Action>], now: Time) -> Vec<ActionResult> {
-        match call {
-            [one] if !matches!(one.action, Action::TerminateOrphan { .. }) => vec![self.one(one, now).await],
-            orphans => self.terminate(orphans).await,
+impl Perform<CleaningAction> for CleaningRun<'_> {
+    /// The records one after the other, and then all orphans together.
+    fn steps<'p>(&self, plan: &'p CleaningPlan) -> Vec<CallStep<'p, CleaningAction>> {
+        let (orphans, others): (Vec<_>, Vec<_>) = plan
+            .actions
+            .iter()
+            .enumerate()
+            .partition(|(_, p)| matches!(p.action, CleaningAction::TerminateOrphan { .. }));
+        vec![CallStep::each_alone(others, 1), CallStep::new(vec![orphans], 1)]
+    }
+
+    async fn perform(&self, call: &[&Planned<CleaningAction>], now: Time) -> Result<Vec<ActionResult>, ActError> {
+        let Run { store, observed, .. } = self.run;
+        let Some(planned) = call.first() else { return Ok(Vec::new()) };
+        match &planned.action {
+            CleaningAction::TerminateOrphan { .. } => return Ok(self.terminate(call).await),
+            CleaningAction::Clean { node_id, proof } => {
+                self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
+            }
+            CleaningAction::DeleteRecord(record) => store.apply(&delete(record.as_ref())).await?,
+            CleaningAction::IndexJob(job) => drop(store.write(Some(job.as_ref()), job, Vec::new()).await?),
+            CleaningAction::ForgetEntry(entry) => store.apply(&delete(entry.as_ref())).await?,
+            CleaningAction::ReadOffers(parts) => {
+                let Some(offers) = self.proofs.cloud.offers() else { return Ok(vec![ActionResult::REPORTED]) };
+                let read = catalogue::read(offers, &observed.policy, &observed.policy.catalogue, parts, now).await;
+                catalogue::keep(store, &observed.control, &read).await?;
+            }
+            CleaningAction::Warn(subject) => {
+                tracing::warn!(%subject, "{}", planned.reason);
+                return Ok(vec![ActionResult::REPORTED]);
+            }
+            CleaningAction::HoldBack(change) => {
+                self.run.hold_back(change).await?;
+                return Ok(vec![ActionResult::REPORTED]);
+            }
+        }
+        Ok(vec![ActionResult::DONE])
+    }
+
+    async fn note(&self, _: &CleaningPlan) {
+        if let Some(place) = &self.run.observed.jobs_place {
+            self.run.note_place(&self.run.observed.control.jobs_place(), place).await;
         }
     }
 }
 
-impl Acting<'_> {
-    async fn one(&self, planned: &Planned<Action>, now: Time) -> ActionResult {
-        self.try_one(planned, now).await.map_or_else(ActionResult::from, ActionResult::of)
-    }
-
-    async fn try_one(&self, planned: &Planned<Action>, now: Time) -> Result<Outcome, ActError> {
-        match &planned.action {
-            Action::Clean { node_id, proof } => {
-                self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
-            }
-            Action::DeleteRecord(record) => self.run.store.apply(&delete(record.as_ref())).await?,
-            Action::IndexJob(job) => drop(self.run.store.write(Some(job.as_ref()), job, Vec::new()).await?),
-            Action::ForgetEntry(entry) => self.run.store.apply(&delete(entry.as_ref())).await?,
-            Action::ReadOffers(parts) => {
-                let Run { store, seen, .. } = &self.run;
-                let Some(offers) = self.reading.cloud.offers() else { return Ok(Outcome::Said) };
-                let read = catalogue::read(offers, &seen.policy, &seen.policy.catalogue, parts, now).await;
-                catalogue::keep(store, &seen.control, &read).await?;
-            }
-            // Orphans are terminated together: see `terminate`.
-            Action::TerminateOrphan { .. } => return Ok(Outcome::Left),
-            Action::Warn(subject) => {
-                tracing::warn!(%subject, "{}", planned.reason);
-                return Ok(Outcome::Said);
-            }
-            Action::HoldBack(change) => {
-                self.run.hold_back(change).await?;
-                return Ok(Outcome::Said);
-            }
-        }
-        Ok(Outcome::Done)
-    }
-
+impl CleaningRun<'_> {
     async fn clean(&self, node_id: NodeId, proof: Proof, reason: &str, now: Time) -> Result<(), ActError> {
         let record = self.run.locks.record_of(node_id).ok_or(ActError::CONFLICT)?;
         let mut conditions = Vec::new();
         if proof == Proof::Silence {
             conditions.push(silent_since(&record));
-            self.reading.is_gone(&record).await?;
+            self.proofs.is_gone(&record).await?;
         }
-        let keep = Retention::of(&self.run.seen.policy);
+        let keep = Retention::of(&self.run.observed.policy);
         transactions::clean_node(self.run.store, &record, reason, conditions, keep, now).await?;
-        transactions::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
+        transactions::end_quota_limits(self.run.store, &self.run.observed.control, &record, now).await;
         Ok(())
     }
 
     /// Terminates the instances that are still orphans, with one call.
-    async fn terminate(&self, call: &[&Planned<Action>]) -> Vec<ActionResult> {
+    async fn terminate(&self, call: &[&Planned<CleaningAction>]) -> Vec<ActionResult> {
         let mut again = None;
         if call.len() >= MANY_ORPHANS {
             let by_slot = |records: Vec<NodeRecord>| records.into_iter().map(|r| (r.slot, r)).collect();
@@ -114,21 +104,21 @@ impl Acting<'_> {
             again = self.run.store.nodes().await.map(by_slot).ok();
         }
         let again: Option<&HashMap<Slot, NodeRecord>> = again.as_ref();
-        let work: Vec<_> = call.iter().map(|planned| self.orphan(&planned.action, again).boxed()).collect();
-        let orphans: Vec<Result<String, ActError>> = futures::stream::iter(work).buffered(AT_ONCE).collect().await;
-        let ids: Vec<String> = orphans.iter().flatten().cloned().collect();
-        let terminated = if ids.is_empty() { Ok(()) } else { self.reading.cloud.terminate(&ids).await };
-        let terminated = terminated.map_or_else(ActionResult::from, |()| ActionResult::DONE);
-        orphans.into_iter().map(|orphan| orphan.map_or_else(ActionResult::from, |_| terminated.clone())).collect()
+        let orphans = call.iter().map(|planned| self.orphan(&planned.action, again).boxed()).collect();
+        instances::terminate(self.proofs.cloud, orphans).await
     }
 
     /// The instance of the action, if it is still an orphan. `again`: all records, read again just now.
-    async fn orphan(&self, action: &Action, again: Option<&HashMap<Slot, NodeRecord>>) -> Result<String, ActError> {
-        let Action::TerminateOrphan { instance_id, nodes } = action else { return Err(ActError::CONFLICT) };
+    async fn orphan(
+        &self,
+        action: &CleaningAction,
+        again: Option<&HashMap<Slot, NodeRecord>>,
+    ) -> Result<String, ActionResult> {
+        let CleaningAction::TerminateOrphan { instance_id, nodes } = action else { return Err(ActionResult::CONFLICT) };
         match again {
             Some(records) if is_orphan(|slot| records.get(&slot), nodes, instance_id) => {}
-            Some(_) => return Err(ActError::CONFLICT),
-            None => self.reading.orphan(instance_id, nodes).await?,
+            Some(_) => return Err(ActionResult::CONFLICT),
+            None => self.proofs.orphan(instance_id, nodes).await?,
         }
         Ok(instance_id.clone())
     }
@@ -136,19 +126,18 @@ impl Acting<'_> {
 
 /// Checks the proofs of a plan again.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
+struct Proofs<'a> {
     store: &'a Store,
     cloud: &'a dyn Cloud,
-    seen: &'a Observation,
+    observed: &'a Observation,
 }
 
-impl Reading<'_> {
-    /// A conflict if EC2 knows a live instance by the id that the record names. A terminated instance does not count:
-    /// EC2 knows it by id for an hour after its tags are gone.
+impl Proofs<'_> {
     async fn is_gone(&self, record: &NodeRecord) -> Result<(), ActError> {
-        let Some(id) = record.life().and_then(|l| l.instance_id.as_deref()) else { return Ok(()) };
-        let known = self.cloud.instance(id).await?;
-        if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
+        match record.life().and_then(|l| l.instance_id.as_deref()) {
+            Some(instance_id) => instances::is_gone(self.cloud, instance_id).await,
+            None => Ok(()),
+        }
     }
 
     /// A conflict unless a consistent read of the slots confirms that the instance is an orphan.
@@ -161,20 +150,26 @@ impl Reading<'_> {
 }
 
 #[async_trait]
-impl Confirm<Action> for Reading<'_> {
-    async fn confirm(&self, planned: &Planned<Action>) -> Result<(), ActError> {
-        match &planned.action {
-            Action::Clean { node_id, proof: Proof::Silence } => {
-                let record = self.seen.node(*node_id);
+impl Confirm<CleaningAction> for Proofs<'_> {
+    async fn check(&self, action: &CleaningAction, _: Time) -> Result<(), ActError> {
+        match action {
+            CleaningAction::Clean { node_id, proof: Proof::Silence } => {
+                let record = self.observed.node(*node_id);
                 self.is_gone(record.ok_or(ActError::CONFLICT)?).await
             }
-            Action::TerminateOrphan { instance_id, nodes } => self.orphan(instance_id, nodes).await,
+            CleaningAction::TerminateOrphan { instance_id, nodes } => self.orphan(instance_id, nodes).await,
             _ => Ok(()),
         }
     }
 }
 
 /// The plan without the actions that would be conflicts if a run carried the plan out now.
-pub async fn confirm(store: &Store, cloud: &dyn Cloud, seen: &Observation, plan: Plan) -> Result<Plan, ObserveError> {
-    confirmed(&Reading { store, cloud, seen }, plan).await
+pub async fn confirm(
+    store: &Store,
+    cloud: &dyn Cloud,
+    seen: &Observation,
+    plan: CleaningPlan,
+    now: Time,
+) -> Result<CleaningPlan, ObserveError> {
+    confirmed(&Proofs { store, cloud, observed: seen }, plan, now).await
 }

@@ -13,7 +13,7 @@ use model::{ActionName, Job, NodeRecord};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum CleaningAction {
     /// Free a slot.
     Clean { node_id: NodeId, proof: Proof },
     /// Delete the row of a slot that is not below `nodes.max`.
@@ -45,7 +45,7 @@ pub enum Proof {
     Silence,
 }
 
-impl Describe for Action {
+impl Describe for CleaningAction {
     fn name(&self) -> ActionName {
         match self {
             Self::Clean { .. } => ActionName::Clean,

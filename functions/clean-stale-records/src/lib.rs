@@ -10,26 +10,27 @@ pub mod act;
 mod actions;
 mod plan;
 
-pub use actions::{Action, Proof};
-pub use plan::{Plan, plan};
+pub use actions::{CleaningAction, Proof};
+pub use plan::{CleaningPlan, plan};
 
+use async_trait::async_trait;
 use cloud::Ec2;
 use model::cloud::Cloud;
-use model::functions::CLEAN_STALE_RECORDS;
-use runtime::answer::{ActionAnswer, Ran, RunAnswer};
+use model::functions::{CLEAN_STALE_RECORDS, Function};
+use model::time::Time;
+use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
-use runtime::env::Needs;
+use runtime::controller::{self, Controller};
+use runtime::env::FunctionNeeds;
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
-use runtime::run::{Mode, Run};
-use runtime::signs::{self, Facts};
-use runtime::watchdog;
+use runtime::run::Run;
 use serde_json::Value;
 use store::Store;
 
 pub const FUNCTION: &str = CLEAN_STALE_RECORDS.name;
 
-pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: false, urls: false }, make };
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: FunctionNeeds { nodes: false, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
     let ec2 = Ec2::connect(&parts.aws, parts.env.cluster.clone()).with_offers(&parts.aws);
@@ -39,25 +40,30 @@ fn make(parts: Parts) -> Handler {
 }
 
 pub async fn tick(store: &Store, cloud: &dyn Cloud, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let mode = Mode::of(input);
-    let run = run(store, cloud, mode, clock);
-    match mode {
-        Mode::DryRun => run.await,
-        Mode::Act => watchdog::recorded(CLEAN_STALE_RECORDS, store, clock, run).await,
-    }
+    controller::tick(&Cleaning { store, cloud }, store, input, clock).await
 }
 
-async fn run(store: &Store, cloud: &dyn Cloud, mode: Mode, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let seen = Observation::read_for_cleaning(store, cloud, || clock.now()).await?;
-    let now = clock.now();
-    let plan = plan(&seen, now);
-    let orphans = plan.actions.iter().filter(|p| matches!(p.action, Action::TerminateOrphan { .. })).count();
-    let wrong = signs::wrong(CLEAN_STALE_RECORDS, &Facts::of_run(CLEAN_STALE_RECORDS, &seen, orphans, now));
-    let (actions, ran) = if mode == Mode::DryRun {
-        let plan = act::confirm(store, cloud, &seen, plan).await?;
-        (ActionAnswer::said(&plan), Ran::DryRun)
-    } else {
-        (act::act(Run::new(CLEAN_STALE_RECORDS, store, &seen, clock), cloud, &plan).await, Ran::Whole)
-    };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).telling(wrong))
+struct Cleaning<'a> {
+    store: &'a Store,
+    cloud: &'a dyn Cloud,
+}
+
+#[async_trait]
+impl Controller for Cleaning<'_> {
+    type Action = CleaningAction;
+
+    const FUNCTION: Function = CLEAN_STALE_RECORDS;
+    const PLAN: fn(&Observation, Time) -> CleaningPlan = plan;
+
+    async fn observe(&self, _: Time, clock: RunClock) -> Result<Observation, ObserveError> {
+        Observation::read_for_cleaning(self.store, self.cloud, || clock.now()).await
+    }
+
+    async fn confirm(&self, seen: &Observation, plan: CleaningPlan, now: Time) -> Result<CleaningPlan, ObserveError> {
+        act::confirm(self.store, self.cloud, seen, plan, now).await
+    }
+
+    async fn act(&self, run: Run<'_>, plan: &CleaningPlan) -> Vec<ActionAnswer> {
+        act::act(run, self.cloud, plan).await
+    }
 }

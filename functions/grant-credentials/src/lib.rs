@@ -14,8 +14,8 @@ use model::rights::role_arn;
 use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use model::{Alloc, ClientStatus, Desired, NodeRecord};
-use runtime::env::Needs;
-use runtime::http::{Credentials, Refusal, Request, answer, internal, standing, too_often, wrong_incarnation};
+use runtime::env::FunctionNeeds;
+use runtime::http::{HttpError, NodeCredentials, Request, answer, internal, standing, too_often, wrong_incarnation};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use serde_json::Value;
@@ -26,7 +26,7 @@ use sts::{AssumeRole, Sts, StsError};
 
 pub const FUNCTION: &str = GRANT_CREDENTIALS.name;
 
-pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: FunctionNeeds { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
     let sts = Arc::new(aws_sdk_sts::Client::new(&parts.aws));
@@ -48,13 +48,13 @@ const LONGEST_RUN_S: i64 = 3653 * 86_400;
 pub struct Grants {
     store: Store,
     sts: Arc<dyn Sts>,
-    credentials: Credentials,
+    credentials: NodeCredentials,
     cluster: ClusterName,
     rate: RateLimit,
 }
 
 impl Grants {
-    pub fn new(store: Store, sts: Arc<dyn Sts>, credentials: Credentials, cluster: ClusterName) -> Self {
+    pub fn new(store: Store, sts: Arc<dyn Sts>, credentials: NodeCredentials, cluster: ClusterName) -> Self {
         Self { store, sts, credentials, cluster, rate: RateLimit::default() }
     }
 
@@ -62,12 +62,12 @@ impl Grants {
     pub async fn handle(&self, event: &Value, now: Time) -> Value {
         let Some(request) = Request::from_event(event) else {
             let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/credentials";
-            return answer::<Value>(Err(Refusal::new(ErrorCode::BadRequest, message)));
+            return answer::<Value>(Err(HttpError::new(ErrorCode::BadRequest, message)));
         };
         answer(self.route(&request, now).await)
     }
 
-    async fn route(&self, request: &Request, now: Time) -> Result<JobCredentials, Refusal> {
+    async fn route(&self, request: &Request, now: Time) -> Result<JobCredentials, HttpError> {
         let (node_id, _) = request.route(GRANT_CREDENTIALS.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id)?;
         if !self.rate.allows(node_id, now) {
@@ -87,7 +87,7 @@ impl Grants {
             return Err(denied(format!("the job of {} has ended", asked.alloc_id)));
         }
         let control = self.store.ingest_control().await.map_err(internal)?;
-        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
         let assume = self.request(&policy, asked.alloc_id, role)?;
         let lasts = lasts(alloc.as_ref(), now);
         let given = self.sts.assume(&assume, lasts, now).await.map_err(|e| refused(&assume.role_arn, &e))?;
@@ -95,7 +95,7 @@ impl Grants {
         Ok(given)
     }
 
-    fn request(&self, policy: &Policy, alloc_id: AllocId, role: &str) -> Result<AssumeRole, Refusal> {
+    fn request(&self, policy: &Policy, alloc_id: AllocId, role: &str) -> Result<AssumeRole, HttpError> {
         let arn = role_arn(&policy.jobs.roles, role).ok_or_else(|| {
             denied(format!("the policy lists no role {role}: add its ARN to jobs.roles, or submit with another --role"))
         })?;
@@ -111,7 +111,12 @@ impl Grants {
 }
 
 /// The role of the alloc, if it is live and wanted on this node.
-fn entitled<'a>(node: &NodeRecord, node_id: NodeId, id: AllocId, alloc: Option<&'a Alloc>) -> Result<&'a str, Refusal> {
+fn entitled<'a>(
+    node: &NodeRecord,
+    node_id: NodeId,
+    id: AllocId,
+    alloc: Option<&'a Alloc>,
+) -> Result<&'a str, HttpError> {
     // The same answer for each alloc that is not the node's own, so that it tells nothing about other nodes.
     let not_here = || denied(format!("the alloc {id} does not run on node {node_id}"));
     let is_on_record = node.life().is_some_and(|life| life.allocs.contains(&id));
@@ -135,11 +140,11 @@ fn lasts(alloc: Option<&Alloc>, now: Time) -> Span {
     left.unwrap_or(LONGEST).clamp(SHORTEST, LONGEST)
 }
 
-fn denied(message: String) -> Refusal {
-    Refusal::new(ErrorCode::Denied, message)
+fn denied(message: String) -> HttpError {
+    HttpError::new(ErrorCode::Denied, message)
 }
 
-fn refused(role_arn: &str, error: &StsError) -> Refusal {
+fn refused(role_arn: &str, error: &StsError) -> HttpError {
     match error {
         StsError::Denied(why) => denied(format!(
             "AWS does not let the cluster take the role {role_arn}: {why}; the role must have the tag nodekeeper:cluster with \
@@ -148,7 +153,7 @@ fn refused(role_arn: &str, error: &StsError) -> Refusal {
         )),
         StsError::Failed(why) => {
             tracing::error!(role_arn, why, "the role was not assumed");
-            Refusal::new(ErrorCode::Busy, format!("the role {role_arn} was not assumed: {why}"))
+            HttpError::new(ErrorCode::Busy, format!("the role {role_arn} was not assumed: {why}"))
         }
     }
 }

@@ -5,18 +5,18 @@
 //! the gate opens last, and only after the whole report was applied; a repeated report gets the same answer.
 //! Does not: place or stop allocs; poll-and-scale does.
 
-use crate::orders::Orders;
-use crate::{Ingest, RACES, internal, unless_raced, unwritten};
+use crate::orders::NodeOrders;
+use crate::{Ingest, RACES, internal, unwritten};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
 use model::{ActionName, Alloc, ClientStatus, Contact, Ending, NodeRecord, NodeStatus, ReportOutcome};
-use runtime::http::{Claim, Proven, Refusal, reporting, standing};
+use runtime::http::{Claim, HttpError, Proven, reporting, standing};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Retention};
-use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged};
+use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
@@ -30,7 +30,7 @@ enum Taken {
 
 /// Why the alloc is left alone, if the error concerns its rows only: a row that cannot be read, or a write that the database
 /// refuses (the role does not allow it, the row became too large). Any other error is passed on.
-fn left_alone(error: WriteError) -> Result<String, Refusal> {
+fn left_alone(error: WriteError) -> Result<String, HttpError> {
     match error {
         WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. })) => Ok(error.to_string()),
         other => Err(unwritten(other)),
@@ -41,7 +41,7 @@ fn left_alone(error: WriteError) -> Result<String, Refusal> {
 const LOST_RACES: &str = "its rows changed during every attempt";
 
 /// One report while it is applied.
-struct Applying<'a> {
+struct AllocReporting<'a> {
     ingest: &'a Ingest,
     proven: &'a Proven,
     report: &'a AllocReport,
@@ -63,12 +63,12 @@ impl Ingest {
         report: &AllocReport,
         bad: &BTreeSet<AllocId>,
         now: Time,
-    ) -> Result<AllocReportAnswer, Refusal> {
+    ) -> Result<AllocReportAnswer, HttpError> {
         if report.allocs.len() > MAX_ALLOCS {
             let message = format!("the report has {} allocs, {MAX_ALLOCS} are allowed", report.allocs.len());
-            return Err(Refusal::new(ErrorCode::BadRequest, message));
+            return Err(HttpError::new(ErrorCode::BadRequest, message));
         }
-        let known = self.known(now).await?;
+        let cached = self.cached_policy(now).await?;
         let record = self.qualified(node_id, proven, report).await?;
         if report.complete {
             // The number is written first: from here on, a report with a lower number is stale. A report with an equal
@@ -81,10 +81,10 @@ impl Ingest {
                 Err(e) => return Err(unwritten(e)),
             }
         }
-        let (keep, accepted, refused) = (Retention::of(&known.policy), Vec::new(), Vec::new());
+        let (keep, accepted, refused) = (Retention::of(&cached.policy), Vec::new(), Vec::new());
         let untaken = None;
         let mut applying =
-            Applying { ingest: self, proven, report, node_id, record, keep, now, accepted, refused, untaken };
+            AllocReporting { ingest: self, proven, report, node_id, record, keep, now, accepted, refused, untaken };
         applying.presence(&report.allocs).await?;
         let reason = "its update is not the documented JSON";
         applying.refused.extend(bad.iter().map(|id| RefusedUpdate { alloc_id: *id, reason: reason.into() }));
@@ -95,24 +95,24 @@ impl Ingest {
             if applying.pass_gate(report).await? {
                 has_room = true;
                 let reason = Reason::ReportTaken {}.to_string();
-                self.record_event(node_id.slot(), ActionName::Ready, &reason, &known, now).await;
+                self.record_event(node_id.slot(), ActionName::Ready, &reason, keep.events, now).await;
             }
         }
-        let Applying { record, accepted, refused, .. } = applying;
+        let AllocReporting { record, accepted, refused, .. } = applying;
         has_room &= record.takes_work();
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
-            return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that took the report"));
+            return Err(HttpError::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let Orders { allocs, others, again_s, unreadable } = self.orders(life, report.as_of).await?;
+        let NodeOrders { allocs, others, again_s, unreadable } = self.orders(life, report.as_of).await?;
         // The end of an alloc starts a run of poll-and-scale. Without this, a working node would ask for new work only after 60 to
         // 90 s.
-        let next_heartbeat_s = again_s.or_else(|| has_room.then(|| known.soon_s()));
+        let next_heartbeat_s = again_s.or_else(|| has_room.then(|| cached.soon_s()));
         let (status, seq) = (contact.status, life.seq);
         Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, others, unreadable })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.
-    async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, Refusal> {
+    async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, HttpError> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
             incarnation: &report.incarnation,
@@ -124,8 +124,8 @@ impl Ingest {
     }
 }
 
-impl Applying<'_> {
-    async fn presence(&mut self, updates: &[AllocUpdate]) -> Result<(), Refusal> {
+impl AllocReporting<'_> {
+    async fn presence(&mut self, updates: &[AllocUpdate]) -> Result<(), HttpError> {
         let store = &self.ingest.store;
         let ids: BTreeSet<AllocId> = updates.iter().map(|u| u.alloc_id).collect();
         let listed = store.allocs_listed(ids).await.map_err(internal)?;
@@ -158,7 +158,7 @@ impl Applying<'_> {
     }
 
     /// Applies one update.
-    async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Taken, Refusal> {
+    async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Taken, HttpError> {
         for _ in 0..RACES {
             let Some(alloc) = row else { return Ok(Taken::Refused(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
@@ -169,7 +169,7 @@ impl Applying<'_> {
             };
             match written {
                 Ok(()) => return Ok(Taken::Yes),
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(e) if e.is_conflict() => {}
                 Err(e) => return left_alone(e).map(Taken::NotYet),
             }
             row = match self.again(update.alloc_id).await? {
@@ -208,13 +208,13 @@ impl Applying<'_> {
     }
 
     /// After a lost race: checks again that the node may report, and reads the record and the alloc again.
-    async fn again(&mut self, id: AllocId) -> Result<Result<Option<Alloc>, DbError>, Refusal> {
+    async fn again(&mut self, id: AllocId) -> Result<Result<Option<Alloc>, DbError>, HttpError> {
         self.record = self.ingest.qualified(self.node_id, self.proven, self.report).await?;
         Ok(self.ingest.store.alloc(id).await)
     }
 
     /// Ends as lost the live allocs that a complete report does not list, if the report is new enough to know of them.
-    async fn absence(&mut self, report: &AllocReport, bad: &BTreeSet<AllocId>) -> Result<(), Refusal> {
+    async fn absence(&mut self, report: &AllocReport, bad: &BTreeSet<AllocId>) -> Result<(), HttpError> {
         let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.iter().filter(|id| !listed.contains(id)) {
@@ -226,7 +226,7 @@ impl Applying<'_> {
     }
 
     /// Ends an alloc that a complete report does not list. Returns why it could not, if it is left to the next report.
-    async fn absent(&mut self, report: &AllocReport, id: AllocId) -> Result<Option<String>, Refusal> {
+    async fn absent(&mut self, report: &AllocReport, id: AllocId) -> Result<Option<String>, HttpError> {
         let mut read = self.ingest.store.alloc(id).await;
         for _ in 0..RACES {
             let row = match read {
@@ -244,7 +244,7 @@ impl Applying<'_> {
             };
             match written {
                 Ok(()) => return Ok(None),
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(e) if e.is_conflict() => {}
                 Err(e) => return left_alone(e).map(Some),
             }
             read = self.again(id).await?;
@@ -277,7 +277,7 @@ impl Applying<'_> {
 
     /// Makes the node ready, if the report reaches the gate and all of it was taken; otherwise notes what was not. Returns whether
     /// the node became ready. The caller has already applied the whole report.
-    async fn pass_gate(&mut self, report: &AllocReport) -> Result<bool, Refusal> {
+    async fn pass_gate(&mut self, report: &AllocReport) -> Result<bool, HttpError> {
         for _ in 0..RACES {
             let is_of = |c: &Contact| report.as_of >= c.gate_seq && c.incarnation == report.incarnation;
             if self.record.status() != Some(NodeStatus::Syncing) || !self.record.contact().is_some_and(is_of) {
@@ -292,7 +292,7 @@ impl Applying<'_> {
             };
             let Ok(after) = after else { return Ok(false) };
             let written = self.ingest.store.write(Some(&self.record), &after, Vec::new()).await;
-            if let Some(written) = unless_raced(written)? {
+            if let Some(written) = unless_raced(written).map_err(internal)? {
                 self.record = written;
                 return Ok(self.untaken.is_none());
             }

@@ -9,7 +9,7 @@ use model::batch::Batch;
 use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
 use model::{NodeRecord, NodeState};
-use runtime::http::{Proven, Refusal};
+use runtime::http::{HttpError, Proven};
 
 impl Ingest {
     pub(crate) async fn binding(
@@ -17,15 +17,15 @@ impl Ingest {
         node_id: NodeId,
         proven: &Proven,
         request: &BindingRequest,
-    ) -> Result<BindingAnswer, Refusal> {
+    ) -> Result<BindingAnswer, HttpError> {
         let BindingRequest { instance_id, batch } = request;
         if proven.instance().is_some_and(|id| id != instance_id) {
             let message = format!("the caller is not instance {instance_id}");
-            return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+            return Err(HttpError::new(ErrorCode::ForeignInstance, message));
         }
         if !batch.nodes().any(|node| node == node_id) {
             let message = format!("node {node_id} is not one of batch {batch}");
-            return Err(Refusal::new(ErrorCode::BadRequest, message));
+            return Err(HttpError::new(ErrorCode::BadRequest, message));
         }
         let read = self.store.nodes_of(batch.slots().iter().copied()).await.map_err(internal)?;
         Ok(BindingAnswer { node_id: node_of(batch, instance_id, &read.rows)? })
@@ -33,7 +33,7 @@ impl Ingest {
 }
 
 /// The node of this batch whose record names the instance. `records`: the readable records of its slots.
-fn node_of(batch: &Batch, instance_id: &str, records: &[NodeRecord]) -> Result<NodeId, Refusal> {
+fn node_of(batch: &Batch, instance_id: &str, records: &[NodeRecord]) -> Result<NodeId, HttpError> {
     let lives = || records.iter().filter_map(NodeRecord::life).filter(|life| life.node_id.ulid() == batch.ulid());
     if let Some(own) = lives().find(|life| life.instance_id.as_deref() == Some(instance_id)) {
         return Ok(own.node_id);
@@ -49,10 +49,10 @@ fn node_of(batch: &Batch, instance_id: &str, records: &[NodeRecord]) -> Result<N
     let is_whole = records.len() == batch.len() && records.iter().all(is_as_new);
     if !is_whole || lives().any(|life| life.instance_id.is_none()) {
         let message = format!("no record names instance {instance_id} yet: try again");
-        return Err(Refusal::new(ErrorCode::Busy, message));
+        return Err(HttpError::new(ErrorCode::Busy, message));
     }
     let message = format!("every node of batch {batch} has another instance than {instance_id}, or is gone");
-    Err(Refusal::new(ErrorCode::Gone, message))
+    Err(HttpError::new(ErrorCode::Gone, message))
 }
 
 #[cfg(test)]

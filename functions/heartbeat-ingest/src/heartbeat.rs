@@ -4,16 +4,16 @@
 //! the node was told to call again; an interruption that the agent reports becomes a drain.
 //! Does not: look at allocs, except to send the node its orders.
 
-use crate::orders::Orders;
+use crate::orders::NodeOrders;
 use crate::output::wanted;
-use crate::{Beat, Ingest, RACES, internal, unless_raced, unwritten};
+use crate::{Beat, Ingest, RACES, internal, unwritten};
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, NodeRecord, NodeStatus};
-use runtime::http::{Proven, Refusal, standing, wrong_incarnation};
-use store::{Pulse, WriteError, transactions};
+use runtime::http::{HttpError, Proven, standing, wrong_incarnation};
+use store::{Pulse, WriteError, transactions, unless_raced};
 
 impl Ingest {
     pub(crate) async fn heartbeat(
@@ -22,19 +22,19 @@ impl Ingest {
         proven: &Proven,
         heartbeat: &Heartbeat,
         now: Time,
-    ) -> Result<HeartbeatAnswer, Refusal> {
+    ) -> Result<HeartbeatAnswer, HttpError> {
         check(heartbeat)?;
         if proven.instance().is_some_and(|id| id != heartbeat.instance_id) {
             let message = format!("the caller is not instance {}", heartbeat.instance_id);
-            return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+            return Err(HttpError::new(ErrorCode::ForeignInstance, message));
         }
-        let known = self.known(now).await?;
-        let beat = self.beat(&known, now);
+        let cached = self.cached_policy(now).await?;
+        let beat = self.beat(&cached, now);
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
         let heartbeat = &Heartbeat { refuses, gpus_sick, reach: heartbeat.reach.clipped(), ..heartbeat.clone() };
         if heartbeat.asks
-            && let Some(record) = self.asked(node_id, proven, heartbeat, &beat).await?
+            && let Some(record) = self.record_for_ask(node_id, proven, heartbeat, &beat).await?
         {
             return self.answer(record, heartbeat, &beat, now).await;
         }
@@ -59,8 +59,10 @@ impl Ingest {
                 continue;
             };
             // If somebody else has changed the record, the loop decides again.
-            if let Some(written) = unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)? {
-                self.record_event(written.slot, ActionName::Heartbeat, &written.reason, &known, now).await;
+            let written = self.store.write(Some(&record), &after, Vec::new()).await;
+            if let Some(written) = unless_raced(written).map_err(internal)? {
+                let keep = cached.policy.history.keep_events();
+                self.record_event(written.slot, ActionName::Heartbeat, &written.reason, keep, now).await;
                 return self.answer(written, heartbeat, &beat, now).await;
             }
         }
@@ -68,13 +70,13 @@ impl Ingest {
     }
 
     /// The record of a node that only asks; `None` if the heartbeat must write: the lease is too short, or there is news.
-    async fn asked(
+    async fn record_for_ask(
         &self,
         node_id: NodeId,
         proven: &Proven,
         heartbeat: &Heartbeat,
         beat: &Beat<'_>,
-    ) -> Result<Option<NodeRecord>, Refusal> {
+    ) -> Result<Option<NodeRecord>, HttpError> {
         let record = standing(self.store.node(node_id.slot()).await.map_err(internal)?, node_id, proven)?;
         let is_steady = self.unsteady(&record, heartbeat, beat.lease_expires_at(), beat.now)?.is_none();
         let lasts = record.life().zip(record.contact()).is_some_and(|(life, contact)| beat.leaves_time(life, contact));
@@ -88,22 +90,22 @@ impl Ingest {
         heartbeat: &Heartbeat,
         lease_expires_at: Time,
         now: Time,
-    ) -> Result<Option<NodeRecord>, Refusal> {
-        let impossible = |e: model::NotPossible| Refusal::new(ErrorCode::Internal, e.to_string());
+    ) -> Result<Option<NodeRecord>, HttpError> {
+        let impossible = |e: model::NotPossible| HttpError::new(ErrorCode::Internal, e.to_string());
         let bound = record.life().and_then(|l| l.instance_id.as_deref());
         if bound.is_some_and(|id| id != heartbeat.instance_id) {
             let message = "the node belongs to another instance than the caller";
-            return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+            return Err(HttpError::new(ErrorCode::ForeignInstance, message));
         }
         if is_late(record, heartbeat) {
             let message = "a newer heartbeat of this boot has arrived: this one came late and changes nothing";
-            return Err(Refusal::new(ErrorCode::StaleReport, message));
+            return Err(HttpError::new(ErrorCode::StaleReport, message));
         }
         if record.life().is_some_and(|l| l.batch.is_some()) {
             // Each instance of a batch knows the ids of all its nodes, so the claim of a caller does not count. A run of
             // poll-and-scale binds the instances, by EC2's list or answer.
             let message = "the launch of this node is not confirmed yet: try again";
-            return Err(Refusal::new(ErrorCode::Busy, message));
+            return Err(HttpError::new(ErrorCode::Busy, message));
         }
         let Some(incarnation) = &heartbeat.incarnation else {
             let minted = self.store.rng().ulid(now).to_string();
@@ -134,11 +136,11 @@ impl Ingest {
         heartbeat: &Heartbeat,
         beat: &Beat<'_>,
         now: Time,
-    ) -> Result<HeartbeatAnswer, Refusal> {
-        let record = self.interrupted(record, heartbeat, beat.known.policy.history.keep_events(), now).await?;
+    ) -> Result<HeartbeatAnswer, HttpError> {
+        let record = self.interrupted(record, heartbeat, beat.cached.policy.history.keep_events(), now).await?;
         let record = self.forget_follows(record, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
-            return Err(Refusal::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
+            return Err(HttpError::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
         };
         // The agent knows a higher `seq` than the table, so the table was restored from a backup, and the agent's
         // orders may no longer exist.
@@ -148,13 +150,13 @@ impl Ingest {
         // An order about a handle raises `seq`, and any other change of the handles changes the digest in the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
-        let Orders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;
+        let NodeOrders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
             seq: life.seq,
             next_heartbeat_s: again_s.unwrap_or_else(|| beat.next_s(life.allocs.len(), contact.idle_since_at)),
-            retry_s: beat.known.retry_s(),
+            retry_s: beat.cached.retry_s(),
             ask_until_ms: heartbeat
                 .uptime_ms
                 .zip(beat.may_ask_for(life, contact))
@@ -176,11 +178,11 @@ impl Ingest {
         heartbeat: &Heartbeat,
         keep_events: Span,
         now: Time,
-    ) -> Result<NodeRecord, Refusal> {
+    ) -> Result<NodeRecord, HttpError> {
         let Some(by) = heartbeat.interrupt_at else { return Ok(record) };
         let drained = transactions::drain_interrupted(&self.store, &record, Some(by), Some(keep_events), now).await;
         // A lost race is fine: the next heartbeat reports the interruption again.
-        Ok(unless_raced(drained)?.flatten().unwrap_or(record))
+        Ok(unless_raced(drained).map_err(internal)?.flatten().unwrap_or(record))
     }
 }
 
@@ -216,13 +218,13 @@ fn pulse_after(record: &NodeRecord, pinged_at: Time, lease_expires_at: Time) -> 
 
 /// Checks the texts of a heartbeat: ids reach lists and calls of EC2, and the address reaches the environment of jobs on other
 /// nodes.
-fn check(heartbeat: &Heartbeat) -> Result<(), Refusal> {
+fn check(heartbeat: &Heartbeat) -> Result<(), HttpError> {
     let ids = [
         ("instance_id", Some(heartbeat.instance_id.as_str())),
         ("boot_id", Some(heartbeat.boot_id.as_str())),
         ("incarnation", heartbeat.incarnation.as_deref()),
     ];
-    let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
+    let bad = |message: String| Err(HttpError::new(ErrorCode::BadRequest, message));
     if let Some((name, _)) = ids.into_iter().find(|(_, id)| id.is_some_and(|id| !is_id(id))) {
         return bad(format!("{name} must be 1 to 128 letters, digits, '-', '_', '.' or ':'"));
     }

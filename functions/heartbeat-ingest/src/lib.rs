@@ -19,8 +19,8 @@ use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
 use model::wire::{AllocReport, AllocUpdate, ErrorCode};
 use model::{ActionName, Contact, Life};
-use runtime::env::Needs;
-use runtime::http::{Credentials, Refusal, Request, answer, internal, report_of, too_often};
+use runtime::env::FunctionNeeds;
+use runtime::http::{HttpError, NodeCredentials, Request, answer, internal, report_of, too_often};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::rate::RateLimit;
 use runtime::watchdog;
@@ -32,7 +32,7 @@ use store::{Store, WriteError};
 
 pub const FUNCTION: &str = HEARTBEAT_INGEST.name;
 
-pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: FunctionNeeds { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
     let ingest = Ingest::new(parts.store, parts.env.credentials, parts.env.cluster);
@@ -51,23 +51,23 @@ pub(crate) const RACES: u32 = 4;
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
-    credentials: Credentials,
+    credentials: NodeCredentials,
     cluster: ClusterName,
     /// The base URL of grant-credentials, if the cluster has it.
     pub(crate) grant_url: Option<String>,
-    cached: Mutex<Option<(Time, Arc<Known>)>>,
+    cached: Mutex<Option<(Time, Arc<CachedPolicy>)>>,
     summary: Mutex<(Option<Time>, u64)>,
     rate: RateLimit,
 }
 
 /// The cached policy, and the size of the fleet.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct CachedPolicy {
     pub(crate) policy: Policy,
     in_use: u64,
 }
 
-impl Known {
+impl CachedPolicy {
     /// The longest wait of a node after a heartbeat that failed, in seconds.
     pub(crate) fn retry_s(&self) -> f64 {
         self.policy.heartbeat.retry_s(self.in_use)
@@ -89,7 +89,7 @@ const IDLE_TO_WAIT: f64 = 8.0;
 /// a lease is never shortened, so a heartbeat with less jitter than the last one would need a second write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat<'a> {
-    pub(crate) known: &'a Known,
+    pub(crate) cached: &'a CachedPolicy,
     /// Between 1 and [`LONGEST_JITTER`].
     jitter: f64,
     now: Time,
@@ -97,15 +97,15 @@ pub(crate) struct Beat<'a> {
 
 impl Beat<'_> {
     pub(crate) fn lease_expires_at(&self) -> Time {
-        self.now + self.known.policy.heartbeat.lease(self.known.in_use)
+        self.now + self.cached.policy.heartbeat.lease(self.cached.in_use)
     }
 
     /// How long a node with this many allocs waits before its next heartbeat, in seconds. A node that has just become idle asks
     /// often, because work often comes soon after other work.
     pub(crate) fn next_s(&self, allocs: usize, idle_since: Option<Time>) -> f64 {
-        let (heartbeat, in_use) = (&self.known.policy.heartbeat, self.known.in_use);
+        let (heartbeat, in_use) = (&self.cached.policy.heartbeat, self.cached.in_use);
         let longest_s = heartbeat.idle_interval_s(in_use);
-        let idle_s = |since| (self.now.since(since).as_s() / IDLE_TO_WAIT).max(self.known.soon_s()).min(longest_s);
+        let idle_s = |since| (self.now.since(since).as_s() / IDLE_TO_WAIT).max(self.cached.soon_s()).min(longest_s);
         self.jitter * if allocs == 0 { idle_since.map_or(longest_s, idle_s) } else { heartbeat.interval_s(in_use) }
     }
 
@@ -113,7 +113,7 @@ impl Beat<'_> {
     /// ends before.
     fn left_after_ms(&self, contact: &Contact, wait_s: f64) -> i64 {
         let called_at = self.now + Span::from_ms((wait_s * 1000.0) as i64);
-        contact.lease_expires_at.since(called_at + Span::from_s(self.known.policy.heartbeat.grace_s)).as_ms()
+        contact.lease_expires_at.since(called_at + Span::from_s(self.cached.policy.heartbeat.grace_s)).as_ms()
     }
 
     /// Whether this call need not renew the lease: it lasts until the next call and the grace are over.
@@ -124,14 +124,14 @@ impl Beat<'_> {
     /// How long the heartbeats of this node may only ask, in milliseconds. An idle node calls several times in one lease, and a read
     /// costs a fifth of a write. A node with allocs calls once in a lease, so each of its heartbeats renews the lease.
     pub(crate) fn may_ask_for(&self, life: &Life, contact: &Contact) -> Option<u64> {
-        let longest_s = self.known.policy.heartbeat.idle_interval_s(self.known.in_use) * LONGEST_JITTER;
+        let longest_s = self.cached.policy.heartbeat.idle_interval_s(self.cached.in_use) * LONGEST_JITTER;
         let left = u64::try_from(self.left_after_ms(contact, longest_s)).ok();
         left.filter(|left| life.allocs.is_empty() && *left > 0)
     }
 }
 
 impl Ingest {
-    pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
+    pub fn new(store: Store, credentials: NodeCredentials, cluster: ClusterName) -> Self {
         let (cached, summary) = (Mutex::new(None), Mutex::new((None, 0)));
         Self { store, credentials, cluster, grant_url: None, cached, summary, rate: RateLimit::default() }
     }
@@ -146,12 +146,12 @@ impl Ingest {
     pub async fn handle(&self, event: &Value, now: Time) -> Value {
         let Some(request) = Request::from_event(event) else {
             let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/heartbeat";
-            return answer::<Value>(Err(Refusal::new(ErrorCode::BadRequest, message)));
+            return answer::<Value>(Err(HttpError::new(ErrorCode::BadRequest, message)));
         };
         answer(self.route(&request, now).await)
     }
 
-    async fn route(&self, request: &Request, now: Time) -> Result<Value, Refusal> {
+    async fn route(&self, request: &Request, now: Time) -> Result<Value, HttpError> {
         let (node_id, what) = request.route(HEARTBEAT_INGEST.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id)?;
         if !self.rate.allows(node_id, now) {
@@ -174,29 +174,29 @@ impl Ingest {
         Ok(answer.unwrap_or_default())
     }
 
-    pub(crate) async fn known(&self, now: Time) -> Result<Arc<Known>, Refusal> {
-        if let Some((at, known)) = &*self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) async fn cached_policy(&self, now: Time) -> Result<Arc<CachedPolicy>, HttpError> {
+        if let Some((at, cached)) = &*self.cached.lock().unwrap_or_else(PoisonError::into_inner)
             && now.since(*at) < CACHE
         {
-            return Ok(Arc::clone(known));
+            return Ok(Arc::clone(cached));
         }
         let control = self.store.ingest_control().await.map_err(internal)?;
-        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
         let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
-        let known = Arc::new(Known { policy, in_use });
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&known)));
-        self.watch(&known, now).await;
-        Ok(known)
+        let cached = Arc::new(CachedPolicy { policy, in_use });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&cached)));
+        self.watch(&cached, now).await;
+        Ok(cached)
     }
 
     /// Checks whether the other functions succeed, as often as the policy is read.
-    async fn watch(&self, known: &Known, now: Time) {
+    async fn watch(&self, cached: &CachedPolicy, now: Time) {
         let control = match self.store.runs().await {
             Ok(control) => control.as_of(now),
             Err(error) => return tracing::warn!(%error, "the runs of the other functions could not be read"),
         };
-        let keep = known.policy.history.keep_events();
-        for (subject, reason) in watchdog::overdue(&control, &known.policy, 0, HEARTBEAT_INGEST, now) {
+        let keep = cached.policy.history.keep_events();
+        for (subject, reason) in watchdog::overdue(&control, &cached.policy, 0, HEARTBEAT_INGEST, now) {
             let (key, text) = (reason.key(), reason.to_string());
             tracing::warn!(%subject, "{text}");
             let event = Event::once_in(watchdog::ONCE, &subject, ActionName::Warn, (&key, &text), now, keep);
@@ -204,15 +204,15 @@ impl Ingest {
         }
     }
 
-    pub(crate) fn beat<'a>(&self, known: &'a Known, now: Time) -> Beat<'a> {
-        Beat { known, jitter: self.store.rng().between(1.0, LONGEST_JITTER), now }
+    pub(crate) fn beat<'a>(&self, cached: &'a CachedPolicy, now: Time) -> Beat<'a> {
+        Beat { cached, jitter: self.store.rng().between(1.0, LONGEST_JITTER), now }
     }
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
     async fn count(&self, now: Time) {
         // The heartbeat was accepted by a policy, so it is cached.
-        let Ok(known) = self.known(now).await else { return };
-        let gap = known.policy.heartbeat.calls_again_within(known.in_use);
+        let Ok(cached) = self.cached_policy(now).await else { return };
+        let gap = cached.policy.heartbeat.calls_again_within(cached.in_use);
         let count = {
             let mut summary = self.summary.lock().unwrap_or_else(PoisonError::into_inner);
             summary.1 = summary.1.saturating_add(1);
@@ -235,28 +235,16 @@ impl Ingest {
         }
     }
 
-    pub(crate) async fn record_event(&self, slot: Slot, action: ActionName, reason: &str, known: &Known, now: Time) {
-        let keep = known.policy.history.keep_events();
+    pub(crate) async fn record_event(&self, slot: Slot, action: ActionName, reason: &str, keep: Span, now: Time) {
         self.store.record_event(&Event::new(&Subject::Slot(slot), action, reason, now, keep, self.store.rng())).await;
     }
 }
 
-/// What was written; `None` after a lost race.
-pub(crate) fn unless_raced<T>(written: Result<T, WriteError>) -> Result<Option<T>, Refusal> {
-    match written {
-        Ok(written) => Ok(Some(written)),
-        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(None),
-        Err(WriteError::Db(e)) => Err(internal(e)),
-    }
-}
-
 /// The refusal after a write that lost too many races, or failed.
-pub(crate) fn unwritten(error: WriteError) -> Refusal {
+pub(crate) fn unwritten(error: WriteError) -> HttpError {
     match error {
         WriteError::Db(e) => internal(e),
-        WriteError::Conflict(_) | WriteError::Contended => {
-            Refusal::new(ErrorCode::Busy, "someone else changed the same rows: try again")
-        }
+        _ => HttpError::new(ErrorCode::Busy, "someone else changed the same rows: try again"),
     }
 }
 
@@ -269,19 +257,19 @@ mod tests {
     fn a_lease_outlasts_every_interval_and_does_not_depend_on_jitter() {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
-        let known = Known { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
+        let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
         let now = Time::from_ms(0);
-        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat { known: &known, jitter, now });
+        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat { cached: &cached, jitter, now });
         let told = now + Span::from_ms((long.next_s(1, None) * 1000.0) as i64);
         assert_eq!([long, short].map(|beat| beat.lease_expires_at()), [told + Span::from_s(10); 2]);
     }
 
     #[test]
     fn a_node_that_has_just_become_idle_asks_often() {
-        let known = Known { policy: Policy::from_json(&example_json()).unwrap(), in_use: 1 };
+        let cached = CachedPolicy { policy: Policy::from_json(&example_json()).unwrap(), in_use: 1 };
         let after = |s: i64| {
             let now = Time::from_ms(1_000_000 + s * 1000);
-            Beat { known: &known, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
+            Beat { cached: &cached, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
         };
         assert_eq!([0, 8, 24, 80, 300, -9].map(after), [1.0, 1.0, 3.0, 10.0, 10.0, 1.0]);
     }
@@ -291,8 +279,8 @@ mod tests {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
         let next = |in_use| {
-            let known = Known { policy: Policy::from_json(&document).unwrap(), in_use };
-            let beat = Beat { known: &known, jitter: 1.0, now: Time::from_ms(0) };
+            let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), in_use };
+            let beat = Beat { cached: &cached, jitter: 1.0, now: Time::from_ms(0) };
             [beat.next_s(0, None), beat.next_s(1, None)]
         };
         assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);

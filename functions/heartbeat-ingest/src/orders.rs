@@ -10,7 +10,7 @@ use model::ids::{AllocId, JobId};
 use model::names::is_host;
 use model::wire::{AllocOrder, AllocStatus};
 use model::{Alloc, Desired, Job, Life};
-use runtime::http::{MAX_LIST_BYTES, Refusal, bytes_in_answer};
+use runtime::http::{HttpError, MAX_LIST_BYTES, bytes_in_answer};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};
 
@@ -20,7 +20,7 @@ const AT_ONCE_S: f64 = 0.2;
 const MEMBERS_WAIT_S: f64 = 2.0;
 
 #[derive(Default)]
-pub(crate) struct Orders {
+pub(crate) struct NodeOrders {
     /// `None` if the node has the current orders.
     pub(crate) allocs: Option<Vec<AllocOrder>>,
     /// The other live allocs.
@@ -34,14 +34,14 @@ pub(crate) struct Orders {
 impl Ingest {
     /// Every live alloc of a life, read consistently by the ids on its record, if the node may not have the current list. The
     /// node has the orders of what was placed up to `as_of`.
-    pub(crate) async fn orders(&self, life: &Life, as_of: u64) -> Result<Orders, Refusal> {
+    pub(crate) async fn orders(&self, life: &Life, as_of: u64) -> Result<NodeOrders, HttpError> {
         if as_of >= life.seq {
-            return Ok(Orders::default());
+            return Ok(NodeOrders::default());
         }
         self.list(life, as_of).await.map_err(internal)
     }
 
-    async fn list(&self, life: &Life, as_of: u64) -> Result<Orders, DbError> {
+    async fn list(&self, life: &Life, as_of: u64) -> Result<NodeOrders, DbError> {
         let mut listed = self.store.allocs_listed(life.allocs.iter().copied()).await?;
         for row in &listed.unreadable {
             tracing::warn!(node_id = %life.node_id, "the node gets no order about an alloc: {row}");
@@ -72,7 +72,7 @@ impl Ingest {
         }
         allocs.sort_by_key(|o| o.alloc_id);
         let unreadable = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
-        Ok(Orders { allocs: Some(allocs), others, again_s, unreadable })
+        Ok(NodeOrders { allocs: Some(allocs), others, again_s, unreadable })
     }
 
     /// The jobs of these allocs that have several members: their members start together.

@@ -4,7 +4,7 @@
 //! which piece comes next, also to an agent that has forgotten.
 //! Does not: keep output, or give it to anybody. Readers read the table.
 
-use crate::{Ingest, internal, unless_raced};
+use crate::{Ingest, internal};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, NodeId};
@@ -12,8 +12,9 @@ use model::output::{Follow, MAX_FOLLOW_ID_BYTES, MAX_PIECE_BYTES, MAX_PIECE_SWIT
 use model::time::Time;
 use model::wire::{ErrorCode, NextPiece, OutputAnswer, OutputPiece, OutputReport, WantedOutput};
 use model::{Life, NodeRecord};
-use runtime::http::{Proven, Refusal, standing};
+use runtime::http::{HttpError, Proven, standing};
 use std::collections::BTreeSet;
+use store::unless_raced;
 
 /// No reader wants more.
 const NO_MORE: OutputAnswer = OutputAnswer { wanted: false, next: None };
@@ -26,10 +27,10 @@ impl Ingest {
         proven: &Proven,
         report: &OutputReport,
         now: Time,
-    ) -> Result<OutputAnswer, Refusal> {
+    ) -> Result<OutputAnswer, HttpError> {
         if report.follow_id.is_empty() || report.follow_id.len() > MAX_FOLLOW_ID_BYTES {
             let message = format!("follow_id must have 1 to {MAX_FOLLOW_ID_BYTES} bytes");
-            return Err(Refusal::new(ErrorCode::BadRequest, message));
+            return Err(HttpError::new(ErrorCode::BadRequest, message));
         }
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let record = standing(record, node_id, proven)?;
@@ -41,25 +42,26 @@ impl Ingest {
         }
         let Some(piece) = &report.piece else { return self.next_piece(&report.follow_id).await };
         let row = row(report, piece, now)?;
-        match unless_raced(self.store.put_piece(&row).await)? {
+        match unless_raced(self.store.put_piece(&row).await).map_err(internal)? {
             Some(()) => Ok(after(Some(&row))),
             // The answer to the first write was lost, or the agent had lost its offset.
             None => self.next_piece(&report.follow_id).await,
         }
     }
 
-    async fn next_piece(&self, follow_id: &str) -> Result<OutputAnswer, Refusal> {
+    async fn next_piece(&self, follow_id: &str) -> Result<OutputAnswer, HttpError> {
         self.store.last_piece(follow_id).await.map(|last| after(last.as_ref())).map_err(internal)
     }
 
     /// Takes the readers whose time is over off the record. They would make every heartbeat larger.
-    pub(crate) async fn forget_follows(&self, record: NodeRecord, now: Time) -> Result<NodeRecord, Refusal> {
+    pub(crate) async fn forget_follows(&self, record: NodeRecord, now: Time) -> Result<NodeRecord, HttpError> {
         if record.life().is_none_or(|life| life.follows.iter().all(|follow| follow.until_at > now)) {
             return Ok(record);
         }
         let Some(after) = record.without_follow(None, now) else { return Ok(record) };
         // A lost race is fine: the next heartbeat tries again.
-        Ok(unless_raced(self.store.write(Some(&record), &after, Vec::new()).await)?.unwrap_or(record))
+        let written = unless_raced(self.store.write(Some(&record), &after, Vec::new()).await);
+        Ok(written.map_err(internal)?.unwrap_or(record))
     }
 }
 
@@ -86,8 +88,8 @@ fn after(last: Option<&Piece>) -> OutputAnswer {
     }
 }
 
-fn row(report: &OutputReport, piece: &OutputPiece, now: Time) -> Result<Piece, Refusal> {
-    let bad = |message: String| Refusal::new(ErrorCode::BadRequest, message);
+fn row(report: &OutputReport, piece: &OutputPiece, now: Time) -> Result<Piece, HttpError> {
+    let bad = |message: String| HttpError::new(ErrorCode::BadRequest, message);
     let data = BASE64_STANDARD.decode(&piece.data).map_err(|e| bad(format!("data must be base64: {e}")))?;
     if data.len() > MAX_PIECE_BYTES {
         return Err(bad(format!("a piece has at most {MAX_PIECE_BYTES} bytes, and this one has {}", data.len())));

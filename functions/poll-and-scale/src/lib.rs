@@ -13,30 +13,30 @@
 pub mod act;
 pub mod plan;
 
-pub use plan::{Action, Plan, Planned, plan};
+pub use plan::{Action, FleetPlan, PlannedAction, plan};
 
+use async_trait::async_trait;
 use cloud::Ec2;
 use model::cloud::Cloud;
 use model::control::{ControlKey, LastRun};
-use model::functions::POLL_AND_SCALE;
+use model::functions::{Function, POLL_AND_SCALE};
 use model::launch::LaunchSettings;
 use model::policy::Poll;
 use model::time::{Span, Time};
-use runtime::answer::{ActionAnswer, Ran, RunAnswer};
+use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
-use runtime::env::Needs;
+use runtime::controller::{self, Controller};
+use runtime::env::FunctionNeeds;
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
-use runtime::observation::{Observation, ObserveError, Observed};
-use runtime::run::{Mode, Run};
-use runtime::signs::{self, Facts};
-use runtime::watchdog;
+use runtime::observation::{Observation, ObserveError};
+use runtime::run::Run;
 use serde_json::Value;
 use std::time::Duration;
 use store::{Store, WriteError, transactions};
 
 pub const FUNCTION: &str = POLL_AND_SCALE.name;
 
-pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: true }, make };
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: FunctionNeeds { nodes: true, urls: true }, make };
 
 fn make(parts: Parts) -> Handler {
     let (ec2, settings) = (Ec2::connect(&parts.aws, parts.env.cluster.clone()), parts.launch_settings());
@@ -66,56 +66,51 @@ pub async fn tick(
     input: &Value,
     clock: RunClock,
 ) -> Result<RunAnswer, ObserveError> {
-    let mode = Mode::of(input);
-    let run = run(store, cloud, settings, input, mode, clock);
-    match mode {
-        Mode::DryRun => run.await,
-        Mode::Act => watchdog::recorded(POLL_AND_SCALE, store, clock, run).await,
-    }
+    controller::tick(&Scaling { store, cloud, settings }, store, input, clock).await
 }
 
-async fn run(
-    store: &Store,
-    cloud: &dyn Cloud,
-    settings: &LaunchSettings,
-    input: &Value,
-    mode: Mode,
-    clock: RunClock,
-) -> Result<RunAnswer, ObserveError> {
-    let now = clock.now();
-    // The drain is written even if this run then leaves: the warning comes only two minutes before the end.
-    if let (Mode::Act, Some((by, instance_id))) = (mode, warned(input, now)) {
-        drain_interrupted(store, instance_id, by, now).await?;
+struct Scaling<'a> {
+    store: &'a Store,
+    cloud: &'a dyn Cloud,
+    settings: &'a LaunchSettings,
+}
+
+#[async_trait]
+impl Controller for Scaling<'_> {
+    type Action = Action;
+
+    const FUNCTION: Function = POLL_AND_SCALE;
+    const PLAN: fn(&Observation, Time) -> FleetPlan = plan;
+
+    async fn begins_at(&self, input: &Value, clock: RunClock) -> Result<Option<Time>, ObserveError> {
+        let now = clock.now();
+        // The drain is written even if this run then leaves: the warning comes only two minutes before the end.
+        if let Some((by, instance_id)) = warned(input, now) {
+            drain_interrupted(self.store, instance_id, by, now).await?;
+        }
+        match take_turn(self.store, input, now).await? {
+            Turn::Now => Ok(Some(now)),
+            Turn::At(due) => {
+                let wait = u64::try_from(due.since(clock.now()).as_ms()).unwrap_or(0);
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                begin(self.store, clock.now()).await?;
+                Ok(Some(clock.now()))
+            }
+            Turn::Left => Ok(None),
+        }
     }
-    let turn = if mode == Mode::DryRun { Turn::Now } else { take_turn(store, input, now).await? };
-    let now = match turn {
-        Turn::Now => now,
-        Turn::At(due) => {
-            let wait = u64::try_from(due.since(clock.now()).as_ms()).unwrap_or(0);
-            tokio::time::sleep(Duration::from_millis(wait)).await;
-            begin(store, clock.now()).await?;
-            clock.now()
-        }
-        Turn::Left => {
-            let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
-            return Ok(RunAnswer::new(FUNCTION, now, observed, Vec::new(), &clock, ran));
-        }
-    };
-    let seen = Observation::read(store, cloud, now).await?;
-    let now = clock.now();
-    let plan = plan(&seen, now);
-    let next = signs::Next::Known(&plan.explained, plan.unready);
-    let wrong = signs::wrong(POLL_AND_SCALE, &Facts { next, ..Facts::of_run(POLL_AND_SCALE, &seen, 0, now) });
-    let (explained, unready) = (plan.explained.answer(), plan.unready);
-    let (actions, ran) = if mode == Mode::DryRun {
-        let plan = act::confirm(store, cloud, &seen, plan, clock.now()).await?;
-        (ActionAnswer::said(&plan), Ran::DryRun)
-    } else {
-        let run = Run::new(POLL_AND_SCALE, store, &seen, clock);
-        (act::act(run, cloud, settings, &plan).await, Ran::Whole)
-    };
-    let answer = RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran);
-    Ok(answer.explaining(explained, unready).telling(wrong))
+
+    async fn observe(&self, now: Time, _: RunClock) -> Result<Observation, ObserveError> {
+        Observation::read(self.store, self.cloud, now).await
+    }
+
+    async fn confirm(&self, seen: &Observation, plan: FleetPlan, now: Time) -> Result<FleetPlan, ObserveError> {
+        act::confirm(self.store, self.cloud, seen, plan, now).await
+    }
+
+    async fn act(&self, run: Run<'_>, plan: &FleetPlan) -> Vec<ActionAnswer> {
+        act::act(run, self.cloud, self.settings, plan).await
+    }
 }
 
 /// When a run begins, if it does.

@@ -10,11 +10,11 @@ use model::{ActionName, Handle};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum SweepAction {
     /// Mark a handle for destruction: its node is told to destroy it.
     MarkDestroying(Handle),
     /// Look at a handle again later. The row as read, and the row to write.
-    LookLater(Handle, Box<Handle>),
+    Postpone(Handle, Box<Handle>),
     /// Delete a tombstone.
     ForgetHandle(Handle),
     /// Delete the row of a handle, because the life of its node is over.
@@ -25,11 +25,11 @@ pub enum Action {
     EndBrake(Box<BrakeChange>),
 }
 
-impl Describe for Action {
+impl Describe for SweepAction {
     fn name(&self) -> ActionName {
         match self {
             Self::MarkDestroying(_) => ActionName::MarkDestroying,
-            Self::LookLater(..) => ActionName::LookLater,
+            Self::Postpone(..) => ActionName::LookLater,
             Self::ForgetHandle(_) => ActionName::ForgetHandle,
             Self::Purge(_) => ActionName::Purge,
             Self::Warn(_) => ActionName::Warn,
@@ -39,7 +39,7 @@ impl Describe for Action {
 
     fn about(&self) -> About {
         let handle = match self {
-            Self::MarkDestroying(h) | Self::LookLater(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
+            Self::MarkDestroying(h) | Self::Postpone(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
             Self::Warn(subject) => return About::Said(subject.clone()),
             Self::EndBrake(_) => return About::Said(Subject::Cluster),
         };

@@ -10,6 +10,7 @@ use model::policy::Policy;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::clock::RunClock;
+pub(crate) use store::unless_raced as won;
 use store::{
     Attempts, DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, unchanged,
 };
@@ -77,7 +78,7 @@ impl<'a> Batches<'a> {
                         tracing::warn!(%error, key = ?write.key, "the row of a handle was not changed");
                         Ok((false, None))
                     }
-                    written => won(written).map(|won| (true, won.and(name))),
+                    written => won(written).map(|written| (true, written.and(name))),
                 }
             } else {
                 Ok((false, None))
@@ -153,15 +154,6 @@ impl<'a> Batches<'a> {
         let may_begin = self.may_begin();
         self.left = self.left.saturating_add(if may_begin { 0 } else { rows as u64 });
         may_begin
-    }
-}
-
-/// What was written; `None` after a lost race.
-pub(crate) fn won<T>(result: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
-    match result {
-        Ok(written) => Ok(Some(written)),
-        Err(WriteError::Conflict(_) | WriteError::Contended) => Ok(None),
-        Err(other) => Err(other),
     }
 }
 

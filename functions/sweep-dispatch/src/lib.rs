@@ -16,30 +16,31 @@ mod plan;
 mod report;
 mod verdict;
 
-pub use actions::Action;
-pub use plan::{Plan, plan};
+use act::Sweeping;
+pub use actions::SweepAction;
+pub use plan::{SweepPlan, plan};
 pub use verdict::digest;
 
-use model::functions::SWEEP_DISPATCH;
+use async_trait::async_trait;
+use model::functions::{Function, SWEEP_DISPATCH};
 use model::ids::ClusterName;
 use model::time::Time;
-use runtime::answer::{ActionAnswer, Ran, RunAnswer};
+use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
-use runtime::env::Needs;
-use runtime::http::{Credentials, Request, answer};
+use runtime::controller::{self, Controller};
+use runtime::env::FunctionNeeds;
+use runtime::http::{NodeCredentials, Request, answer};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
 use runtime::rate::RateLimit;
-use runtime::run::{Mode, Run};
-use runtime::signs::{self, Facts};
-use runtime::watchdog;
+use runtime::run::Run;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
 use store::Store;
 
 pub const FUNCTION: &str = SWEEP_DISPATCH.name;
 
-pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: Needs { nodes: true, urls: false }, make };
+pub const LAMBDA: Lambda = Lambda { name: FUNCTION, needs: FunctionNeeds { nodes: true, urls: false }, make };
 
 fn make(parts: Parts) -> Handler {
     let sweep = Sweep::new(parts.store, parts.env.credentials, parts.env.cluster);
@@ -53,7 +54,7 @@ const DEFAULT_REPORT_S: i64 = 30;
 #[derive(Debug)]
 pub struct Sweep {
     pub(crate) store: Store,
-    pub(crate) credentials: Credentials,
+    pub(crate) credentials: NodeCredentials,
     pub(crate) cluster: ClusterName,
     /// `sweep.report_s` as last read: so a settled report reads the node's record and nothing else.
     pub(crate) report_s: AtomicI64,
@@ -61,7 +62,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    pub fn new(store: Store, credentials: Credentials, cluster: ClusterName) -> Self {
+    pub fn new(store: Store, credentials: NodeCredentials, cluster: ClusterName) -> Self {
         let report_s = AtomicI64::new(DEFAULT_REPORT_S);
         Self { store, credentials, cluster, report_s, rate: RateLimit::default() }
     }
@@ -83,23 +84,24 @@ pub async fn observe(store: &Store, now: Time) -> Result<Observation, ObserveErr
 
 /// One scheduled run.
 pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let mode = Mode::of(input);
-    let run = run(store, mode, clock);
-    match mode {
-        Mode::DryRun => run.await,
-        Mode::Act => watchdog::recorded(SWEEP_DISPATCH, store, clock, run).await,
-    }
+    controller::tick(&Schedule(store), store, input, clock).await
 }
 
-async fn run(store: &Store, mode: Mode, clock: RunClock) -> Result<RunAnswer, ObserveError> {
-    let seen = observe(store, clock.now()).await?;
-    let now = clock.now();
-    let plan = plan(&seen, now);
-    let wrong = signs::wrong(SWEEP_DISPATCH, &Facts::of_run(SWEEP_DISPATCH, &seen, 0, now));
-    let (actions, ran) = if mode == Mode::DryRun {
-        (ActionAnswer::said(&plan), Ran::DryRun)
-    } else {
-        (act::act(Run::new(SWEEP_DISPATCH, store, &seen, clock), &plan).await, Ran::Whole)
-    };
-    Ok(RunAnswer::new(FUNCTION, seen.observed_at, seen.counts(), actions, &clock, ran).telling(wrong))
+/// The scheduled runs.
+struct Schedule<'a>(&'a Store);
+
+#[async_trait]
+impl Controller for Schedule<'_> {
+    type Action = SweepAction;
+
+    const FUNCTION: Function = SWEEP_DISPATCH;
+    const PLAN: fn(&Observation, Time) -> SweepPlan = plan;
+
+    async fn observe(&self, now: Time, _: RunClock) -> Result<Observation, ObserveError> {
+        observe(self.0, now).await
+    }
+
+    async fn act(&self, run: Run<'_>, plan: &SweepPlan) -> Vec<ActionAnswer> {
+        run.act(&Sweeping(&run), plan).await
+    }
 }

@@ -21,8 +21,8 @@ use anyhow::Context as _;
 use futures::FutureExt;
 use model::functions::{FUNCTIONS, POLL_AND_SCALE};
 use model::time::{Span, Time};
-use runtime::env::Environment;
-use runtime::lambda::{Lambda, Made, Parts};
+use runtime::env::FunctionEnvironment;
+use runtime::lambda::{FunctionInstance, Lambda, Parts};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ pub(in crate::local) struct LastRun {
 }
 
 struct Running {
-    made: Made,
+    made: FunctionInstance,
     time_out: Duration,
     at_once: Semaphore,
     /// The log of the function, and its file. Metrics are lines in this file, too.
@@ -120,7 +120,7 @@ impl Functions {
         access: &Gates,
     ) -> anyhow::Result<Self> {
         let made = LAMBDAS.iter().map(|lambda| {
-            let given = Environment::read(lambda.needs, |name| variables.get(name).cloned())
+            let given = FunctionEnvironment::read(lambda.needs, |name| variables.get(name).cloned())
                 .context("the functions cannot start")?;
             // Each function calls at most one service besides DynamoDB.
             let other = if lambda.name == grant_credentials::FUNCTION { places.rights } else { places.ec2 };
@@ -128,7 +128,7 @@ impl Functions {
             let path = places.logs.join(format!("{}.log", lambda.name));
             let file = Arc::new(log_file(&path).map_err(error::file("write", &path))?);
             let log = (log_to(&file, env.given.var("RUST_LOG")), file);
-            let made = Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
+            let made = FunctionInstance::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts));
             Ok((lambda.name, Running::new(lambda.name, made, log, Arc::clone(&env.clock))))
         });
         Ok(Self::of(made.collect::<anyhow::Result<_>>()?))
@@ -203,7 +203,7 @@ impl Running {
     /// The limits are as in the template: a scheduled function times out before its next run, and a function that answers nodes
     /// runs several times at once. poll-and-scale may run three times at once: one run works, one waits for its turn, and one takes
     /// events and finds that another run waits.
-    fn new(function: &'static str, made: Made, log: (Dispatch, Arc<File>), clock: WallClock) -> Self {
+    fn new(function: &'static str, made: FunctionInstance, log: (Dispatch, Arc<File>), clock: WallClock) -> Self {
         let known = model::functions::named(function);
         let at_once = match function {
             _ if known.is_some_and(|f| !f.routes.is_empty()) => 4,
@@ -297,7 +297,7 @@ pub(in crate::local) mod testing {
                 Ok(Reply::Http(json!({"statusCode": 418, "headers": {"retry-after": "3"}, "body": event.to_string()})))
             }
         });
-        let made = Made::new(HEARTBEAT, "c".parse().unwrap(), handler);
+        let made = FunctionInstance::new(HEARTBEAT, "c".parse().unwrap(), handler);
         let file = Arc::new(tempfile::tempfile().unwrap());
         #[allow(clippy::disallowed_methods, reason = "nothing depends on it")]
         let clock = Arc::new(Time::now);

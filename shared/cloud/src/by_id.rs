@@ -23,14 +23,14 @@ pub trait ById: Sync {
 }
 
 /// The instances with these ids that EC2 knows. The ids must fit into one call.
-pub async fn known(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
+pub async fn instances(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
     let describe = move |ids: Vec<String>| async move { calls.describe(&ids).await }.boxed();
-    those_known(instance_ids, |code| is_unknown_instance(Some(code)), &describe).await
+    describe_existing(instance_ids, |code| is_unknown_instance(Some(code)), &describe).await
 }
 
 /// The things with these ids that EC2 knows. `describe` makes one call with at least one id. `is_unknown` says whether
 /// an error code means that EC2 does not know one of the ids.
-pub(crate) async fn those_known<'a, T>(
+pub(crate) async fn describe_existing<'a, T>(
     ids: &[String],
     is_unknown: fn(&str) -> bool,
     describe: &(dyn Fn(Vec<String>) -> BoxFuture<'a, Result<Vec<T>, CloudError>> + Sync),

@@ -114,7 +114,7 @@ impl Cloud for Ec2 {
     }
 
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
-        let calls: Vec<_> = instance_ids.chunks(DESCRIBE_IDS).map(|ids| by_id::known(self, ids).boxed()).collect();
+        let calls: Vec<_> = instance_ids.chunks(DESCRIBE_IDS).map(|ids| by_id::instances(self, ids).boxed()).collect();
         self.ours(calls).await
     }
 
@@ -131,7 +131,7 @@ impl Cloud for Ec2 {
     }
 
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError> {
-        Ok(by_id::known(self, &[instance_id.to_owned()]).await?.pop())
+        Ok(by_id::instances(self, &[instance_id.to_owned()]).await?.pop())
     }
 
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {

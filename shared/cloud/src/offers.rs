@@ -183,7 +183,7 @@ impl Offers for AwsOffers {
         };
         let mut found = BTreeMap::new();
         for ids in ids.chunks(IDS) {
-            for subnet in by_id::those_known(ids, is_unknown_subnet, &describe).await? {
+            for subnet in by_id::describe_existing(ids, is_unknown_subnet, &describe).await? {
                 if let (Some(id), Some(zone)) = (subnet.subnet_id(), subnet.availability_zone()) {
                     let free = subnet.available_ip_address_count().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
                     found.insert(id.to_owned(), Subnet { zone: zone.to_owned(), free });
@@ -202,7 +202,7 @@ impl Offers for AwsOffers {
         };
         let mut found = BTreeMap::new();
         for ids in ids.chunks(IDS) {
-            let rows = by_id::those_known(ids, is_unknown_reservation, &describe).await?;
+            let rows = by_id::describe_existing(ids, is_unknown_reservation, &describe).await?;
             found.extend(rows.iter().filter_map(reservation));
         }
         Ok(found)

@@ -77,12 +77,12 @@ struct Product {
 
 #[derive(Deserialize)]
 struct Described {
-    attributes: Attributes,
+    attributes: ProductAttributes,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Attributes {
+struct ProductAttributes {
     instance_type: String,
 }
 

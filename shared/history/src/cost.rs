@@ -32,7 +32,7 @@ pub enum By {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub struct CostLine {
     /// The id of a job, the name of jobs, or the size of nodes.
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub struct Report {
     pub until: Time,
     pub by: By,
     /// The most expensive first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<CostLine>,
     /// What nodes cost while no alloc was on them. Part of the total.
     pub without_work_usd: Usd,
     pub without_work_node_s: i64,
@@ -119,14 +119,14 @@ impl Report {
             sizes.entry(key).or_default().add(member(life), from, to, time.as_ms(), charge);
             share(life, past.uses_of(life), (from, to), &mut jobs, &mut nobody);
         }
-        let mut lines: Vec<Line> = match by {
+        let mut lines: Vec<CostLine> = match by {
             By::Job => {
                 jobs.into_iter().map(|(id, sum)| sum.line(id.to_string(), past.names.get(&id).cloned())).collect()
             }
             By::Name => by_name(past, jobs),
             By::Size => sizes
                 .into_iter()
-                .map(|((size, market, price), sum)| Line {
+                .map(|((size, market, price), sum)| CostLine {
                     market: Some(market).filter(|m| !m.is_empty()),
                     price_per_hour: price,
                     ..sum.line(size, None)
@@ -152,9 +152,9 @@ impl Report {
 }
 
 impl Sum {
-    fn line(self, what: String, name: Option<String>) -> Line {
+    fn line(self, what: String, name: Option<String>) -> CostLine {
         let (from, to) = self.span.unwrap_or((Time::from_ms(0), Time::from_ms(0)));
-        Line {
+        CostLine {
             what,
             name,
             market: None,
@@ -172,7 +172,7 @@ fn member(life: &NodeLifetime) -> String {
     life.node_id.map_or_else(|| format!("{}@{}", life.slot, life.from.as_ms()), |id| id.to_string())
 }
 
-fn by_name(past: &History, jobs: BTreeMap<JobId, Sum>) -> Vec<Line> {
+fn by_name(past: &History, jobs: BTreeMap<JobId, Sum>) -> Vec<CostLine> {
     let mut names: BTreeMap<String, Sum> = BTreeMap::new();
     for (id, sum) in jobs {
         let name = past.names.get(&id).cloned().unwrap_or_else(|| NAMELESS.to_owned());

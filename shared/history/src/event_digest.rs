@@ -16,7 +16,7 @@ const LATEST: usize = 500;
 
 /// One thing that happened to the node of a slot.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum NodeStep {
     /// A life begins, of this size.
     Launch(Option<String>),
     /// The launch came to nothing: there was no instance.
@@ -46,7 +46,7 @@ pub(super) struct Latest(BTreeMap<(Time, String, String), Event>);
 #[derive(Debug, Default)]
 pub(super) struct EventDigest {
     pub(super) from: Time,
-    pub(super) slots: BTreeMap<Slot, Vec<(Time, Step)>>,
+    pub(super) slots: BTreeMap<Slot, Vec<(Time, NodeStep)>>,
     steps: usize,
     pub(super) uses: Vec<Use>,
     pub(super) names: BTreeMap<JobId, String>,
@@ -83,18 +83,18 @@ impl EventDigest {
     fn step(&mut self, slot: &str, action: ActionName, event: &Event, at: Time) -> bool {
         let Some(slot) = slot.parse().ok().and_then(|number| Slot::new(number).ok()) else { return true };
         let step = match action {
-            ActionName::Launch => Step::Launch(text(event, "size").map(str::to_owned)),
-            ActionName::Abandon => Step::Abandon,
-            ActionName::Ready => Step::Ready,
-            ActionName::Heartbeat => Step::Heard,
-            ActionName::Disconnect | ActionName::MarkDown => Step::Silent,
-            ActionName::ShutDown | ActionName::Terminate => Step::Going,
-            ActionName::Clean => Step::Clean(event.life().map(Box::new)),
+            ActionName::Launch => NodeStep::Launch(text(event, "size").map(str::to_owned)),
+            ActionName::Abandon => NodeStep::Abandon,
+            ActionName::Ready => NodeStep::Ready,
+            ActionName::Heartbeat => NodeStep::Heard,
+            ActionName::Disconnect | ActionName::MarkDown => NodeStep::Silent,
+            ActionName::ShutDown | ActionName::Terminate => NodeStep::Going,
+            ActionName::Clean => NodeStep::Clean(event.life().map(Box::new)),
             _ => return true,
         };
         let steps = self.slots.entry(slot).or_default();
         // A life that was over before `from` is not needed.
-        if at <= self.from && matches!(step, Step::Launch(_) | Step::Abandon | Step::Clean(_)) {
+        if at <= self.from && matches!(step, NodeStep::Launch(_) | NodeStep::Abandon | NodeStep::Clean(_)) {
             let before = steps.len();
             steps.retain(|(earlier, _)| *earlier > at);
             self.steps = self.steps.saturating_sub(before - steps.len());

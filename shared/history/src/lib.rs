@@ -15,9 +15,9 @@ mod series;
 mod timeline;
 mod uses;
 
-pub use cost::{By, Line, Report};
+pub use cost::{By, CostLine, Report};
 pub use series::Series;
-pub use timeline::{NodeLifetime, Phase, Segment};
+pub use timeline::{NodeLifetime, Phase, PhaseSegment};
 pub use uses::Use;
 
 use charge::Charge;
@@ -54,7 +54,7 @@ pub struct History {
 
 /// The present, as the records have it.
 #[derive(Clone, Debug, Default)]
-struct Present {
+struct PresentRecords {
     nodes: Vec<NodeRecord>,
     allocs: Vec<AllocSummary>,
     /// The jobs that have not ended.
@@ -63,7 +63,7 @@ struct Present {
     prices: BTreeMap<String, Usd>,
 }
 
-impl Present {
+impl PresentRecords {
     async fn read(store: &Store) -> Result<Self, DbError> {
         let present = Self::read_nodes(store).await?;
         Ok(Self { jobs: store.queue_listed(MOST).await?.jobs, ..present })
@@ -110,7 +110,7 @@ impl History {
     pub async fn read_costs(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
         let mut told = EventDigest::since(now - span.min(LONGEST));
         store.each_event_of(OF_COSTS, |event| told.take(event)).await?;
-        let present = Present { jobs: store.placed().await?.rows, ..Present::read_nodes(store).await? };
+        let present = PresentRecords { jobs: store.placed().await?.rows, ..PresentRecords::read_nodes(store).await? };
         Ok(Self { waits: Vec::new(), latest: Vec::new(), ..Self::of(told, present, now) })
     }
 
@@ -119,10 +119,10 @@ impl History {
         let mut told = EventDigest::since(now - span.min(LONGEST));
         store.each_event(|event| told.take(event)).await?;
         // The records are read after the events, so that they know everything that the events told.
-        Ok(Self::of(told, Present::read(store).await?, now))
+        Ok(Self::of(told, PresentRecords::read(store).await?, now))
     }
 
-    fn of(told: EventDigest, present: Present, now: Time) -> Self {
+    fn of(told: EventDigest, present: PresentRecords, now: Time) -> Self {
         let EventDigest { from, slots, mut uses, mut names, queue, latest, left_out, .. } = told;
         let lives = timeline::of(slots, &present.nodes, &present.prices, from, now);
         for alloc in &present.allocs {

@@ -4,7 +4,7 @@
 //! decides whether the last life is over. A life whose end was not told ends with the next one.
 //! Does not: know when EC2 began or stopped to charge. A life is counted from its launch to its end in the table.
 
-use super::event_digest::Step;
+use super::event_digest::NodeStep;
 use super::uses::Use;
 use model::events::PastLife;
 use model::ids::{NodeId, Slot};
@@ -54,7 +54,7 @@ pub struct NodeLifetime {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Segment {
+pub struct PhaseSegment {
     pub phase: Phase,
     pub from: Time,
     pub to: Time,
@@ -95,7 +95,7 @@ impl NodeLifetime {
     }
 
     /// The phases between two moments, in the order of time.
-    pub fn segments(&self, uses: &[Use], from: Time, to: Time) -> Vec<Segment> {
+    pub fn segments(&self, uses: &[Use], from: Time, to: Time) -> Vec<PhaseSegment> {
         let (begin, end) = (self.from.max(from), self.to.unwrap_or(to).min(to));
         let busy = union(uses);
         let mut segments = Vec::new();
@@ -105,7 +105,7 @@ impl NodeLifetime {
             if *phase == Phase::Idle {
                 split(&mut segments, &busy, at, next);
             } else if next > at {
-                segments.push(Segment { phase: *phase, from: at, to: next });
+                segments.push(PhaseSegment { phase: *phase, from: at, to: next });
             }
         }
         segments
@@ -127,11 +127,11 @@ pub(crate) fn union(uses: &[Use]) -> Vec<(Time, Time)> {
 }
 
 /// Splits a time of a ready node into working and idle.
-fn split(segments: &mut Vec<Segment>, busy: &[(Time, Time)], from: Time, to: Time) {
+fn split(segments: &mut Vec<PhaseSegment>, busy: &[(Time, Time)], from: Time, to: Time) {
     let mut at = from;
     let mut add = |phase, from: Time, to: Time| {
         if to > from {
-            segments.push(Segment { phase, from, to });
+            segments.push(PhaseSegment { phase, from, to });
         }
     };
     for (begin, end) in busy {
@@ -148,7 +148,7 @@ fn split(segments: &mut Vec<Segment>, busy: &[(Time, Time)], from: Time, to: Tim
 
 /// All lives that were not over at `from`.
 pub(super) fn of(
-    slots: BTreeMap<Slot, Vec<(Time, Step)>>,
+    slots: BTreeMap<Slot, Vec<(Time, NodeStep)>>,
     records: &[NodeRecord],
     prices: &BTreeMap<String, Usd>,
     from: Time,
@@ -193,33 +193,33 @@ pub(super) fn of(
 }
 
 /// The lives of a slot, as its events tell them.
-fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, Step)>, prices: &BTreeMap<String, Usd>) {
+fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, NodeStep)>, prices: &BTreeMap<String, Usd>) {
     steps.sort_by_key(|(at, _)| *at);
     let mut open: Option<NodeLifetime> = None;
     for (at, step) in steps {
-        if let Step::Launch(size) = step {
+        if let NodeStep::Launch(size) = step {
             if let Some(mut unended) = open.replace(NodeLifetime::begin(slot, at, size, prices)) {
                 unended.ends(at, None);
                 lives.push(unended);
             }
             continue;
         }
-        if step == Step::Abandon {
+        if step == NodeStep::Abandon {
             open = None;
             continue;
         }
         let mut life = open.take().unwrap_or_else(|| NodeLifetime::begin(slot, at, None, prices));
         match step {
-            Step::Ready => life.becomes(Phase::Idle, at),
-            Step::Heard if life.phase() == Phase::Silent => life.becomes(Phase::Idle, at),
-            Step::Silent => life.becomes(Phase::Silent, at),
-            Step::Going => life.becomes(Phase::Going, at),
-            Step::Clean(ended) => {
+            NodeStep::Ready => life.becomes(Phase::Idle, at),
+            NodeStep::Heard if life.phase() == Phase::Silent => life.becomes(Phase::Idle, at),
+            NodeStep::Silent => life.becomes(Phase::Silent, at),
+            NodeStep::Going => life.becomes(Phase::Going, at),
+            NodeStep::Clean(ended) => {
                 life.ends(at, ended.map(|e| *e));
                 lives.push(life);
                 continue;
             }
-            Step::Heard | Step::Launch(_) | Step::Abandon => {}
+            NodeStep::Heard | NodeStep::Launch(_) | NodeStep::Abandon => {}
         }
         open = Some(life);
     }

@@ -17,7 +17,7 @@ use store::{DbError, WriteError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ActionOutcome {
     Done,
     /// Someone else was first. The next run decides again.
     Conflict,
@@ -25,7 +25,7 @@ pub enum Outcome {
     /// The action was not started: not enough time was left, the observation was too old, or launches stopped.
     Left,
     /// The action was only announced: a dry run, a warning, or something that is deliberately not done.
-    Said,
+    Reported,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,22 +53,23 @@ impl ActError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionResult {
-    pub outcome: Outcome,
+    pub outcome: ActionOutcome,
     /// What went wrong, or why the action was deliberately not done.
     pub error: Option<String>,
 }
 
 impl ActionResult {
-    pub const DONE: Self = Self::of(Outcome::Done);
-    pub const CONFLICT: Self = Self::of(Outcome::Conflict);
-    pub const LEFT: Self = Self::of(Outcome::Left);
+    pub const DONE: Self = Self::of(ActionOutcome::Done);
+    pub const CONFLICT: Self = Self::of(ActionOutcome::Conflict);
+    pub const LEFT: Self = Self::of(ActionOutcome::Left);
+    pub const REPORTED: Self = Self::of(ActionOutcome::Reported);
 
-    pub const fn of(outcome: Outcome) -> Self {
+    const fn of(outcome: ActionOutcome) -> Self {
         Self { outcome, error: None }
     }
 
     pub const fn kept_back(why: String) -> Self {
-        Self { outcome: Outcome::Said, error: Some(why) }
+        Self { outcome: ActionOutcome::Reported, error: Some(why) }
     }
 }
 
@@ -76,8 +77,8 @@ impl<E: Into<ActError>> From<E> for ActionResult {
     fn from(error: E) -> Self {
         match error.into() {
             ActError::Write(e) if e.is_conflict() => Self::CONFLICT,
-            ActError::NotPossible(e) => Self { outcome: Outcome::Conflict, error: Some(e.to_string()) },
-            e => Self { outcome: Outcome::Failed, error: Some(e.to_string()) },
+            ActError::NotPossible(e) => Self { outcome: ActionOutcome::Conflict, error: Some(e.to_string()) },
+            e => Self { outcome: ActionOutcome::Failed, error: Some(e.to_string()) },
         }
     }
 }
@@ -94,20 +95,20 @@ pub struct ActionAnswer {
     pub subject: String,
     pub reason: String,
     pub done: bool,
-    pub outcome: Outcome,
+    pub outcome: ActionOutcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ActionAnswer {
     pub fn new(row: PlanRow, ActionResult { outcome, error }: ActionResult) -> Self {
-        let done = outcome == Outcome::Done;
+        let done = outcome == ActionOutcome::Done;
         Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
     }
 
     /// One answer for each action that a dry run has planned.
-    pub fn said<A: Describe>(plan: &Plan<A>) -> Vec<Self> {
-        plan.actions.iter().map(|p| Self::new(p.row(), ActionResult::of(Outcome::Said))).collect()
+    pub fn of_dry_run<A: Describe>(plan: &Plan<A>) -> Vec<Self> {
+        plan.actions.iter().map(|p| Self::new(p.row(), ActionResult::REPORTED)).collect()
     }
 }
 
@@ -129,7 +130,7 @@ pub struct RunAnswer {
     pub observed: Observed,
     pub actions: Vec<ActionAnswer>,
     /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
-    pub outcomes: BTreeMap<Outcome, usize>,
+    pub outcomes: BTreeMap<ActionOutcome, usize>,
     /// How many rows of all lists [`RunAnswer::bounded`] left out.
     #[serde(skip_serializing_if = "model::left_out::is_default")]
     pub left_out: usize,
@@ -148,13 +149,13 @@ pub struct RunAnswer {
     pub wrong: Vec<&'static str>,
 }
 
-pub fn count(actions: &[ActionAnswer], outcome: Outcome) -> usize {
+pub fn count(actions: &[ActionAnswer], outcome: ActionOutcome) -> usize {
     actions.iter().filter(|a| a.outcome == outcome).count()
 }
 
 pub fn tally(actions: &[ActionAnswer]) -> Tally {
     let many = |outcome| count(actions, outcome) as u64;
-    Tally { done: many(Outcome::Done), left: many(Outcome::Left), failed: many(Outcome::Failed) }
+    Tally { done: many(ActionOutcome::Done), left: many(ActionOutcome::Left), failed: many(ActionOutcome::Failed) }
 }
 
 impl RunAnswer {
@@ -166,7 +167,7 @@ impl RunAnswer {
         clock: &RunClock,
         ran: Ran,
     ) -> Self {
-        let left_for_next_run = count(&actions, Outcome::Left);
+        let left_for_next_run = count(&actions, ActionOutcome::Left);
         let mut outcomes = BTreeMap::new();
         for action in &actions {
             *outcomes.entry(action.outcome).or_default() += 1;
@@ -187,24 +188,12 @@ impl RunAnswer {
         }
     }
 
-    /// The answer with what the run did not do, and how many nodes are wanted and not ready.
-    #[must_use]
-    pub fn explaining(self, explained: ExplanationAnswer, unready: u32) -> Self {
-        Self { explained, unready, ..self }
-    }
-
-    /// The answer with the wrong signs that the run tells.
-    #[must_use]
-    pub fn telling(self, wrong: Vec<&'static str>) -> Self {
-        Self { wrong, ..self }
-    }
-
     /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose
     /// answer is larger than 6 MB. Actions that failed come before all others.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         if self.actions.iter().map(bytes).sum::<usize>() > MOST_BYTES {
-            self.actions.sort_by_key(|a| a.outcome != Outcome::Failed);
+            self.actions.sort_by_key(|a| a.outcome != ActionOutcome::Failed);
         }
         self.left_out += cut(&mut self.actions);
         let explained = &mut self.explained;
@@ -249,7 +238,7 @@ mod tests {
             subject: format!("job#{n}"),
             reason: "it fits".repeat(20),
             done: n != 9_999,
-            outcome: if n == 9_999 { Outcome::Failed } else { Outcome::Done },
+            outcome: if n == 9_999 { ActionOutcome::Failed } else { ActionOutcome::Done },
             error: (n == 9_999).then(|| "refused".to_owned()),
         };
         let clock = RunClock::new(at(0), None, Duration::from_secs(50));
@@ -263,7 +252,7 @@ mod tests {
         assert_eq!(many.actions[0].subject, "job#9999", "the one that failed");
         assert_eq!(many.actions[1].subject, "job#0");
         assert_eq!(many.left_out, 28_000 - shown);
-        assert_eq!(many.outcomes, [(Outcome::Done, 27_999), (Outcome::Failed, 1)].into());
+        assert_eq!(many.outcomes, [(ActionOutcome::Done, 27_999), (ActionOutcome::Failed, 1)].into());
         let mut obeyed = answer(0);
         obeyed.actions = (0..9_999).map(|n| ActionAnswer { reason: "\u{1b}".repeat(300), ..row(n) }).collect();
         assert!(serde_json::to_vec(&obeyed.bounded()).unwrap().len() < 2 * MOST_BYTES, "each takes six bytes");

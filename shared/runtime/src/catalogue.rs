@@ -112,7 +112,7 @@ fn keep_wanted(
 pub struct Fault {
     /// Whether a size cannot be bought at all.
     pub is_wrong: bool,
-    pub says: String,
+    pub text: String,
 }
 
 /// The text about a part that was not read when it should have been, and whether this keeps a size from being bought.
@@ -138,7 +138,7 @@ fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
 
 pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     let (catalogue, mut faults) = (policy.catalogue.as_ref(), Vec::new());
-    let mut add = |is_wrong, says| faults.push(Fault { is_wrong, says });
+    let mut add = |is_wrong, says| faults.push(Fault { is_wrong, text: says });
     for part in policy.parts_wanted() {
         if let Some((is_wrong, says)) = unread(part, &catalogue.part(part), now) {
             add(is_wrong, says);
@@ -362,7 +362,7 @@ mod tests {
             let (read, _) = all(&told, &policy(2), &Catalogue::default(), 0).await;
             let said = faults(&policy(2).with_catalogue(read), at(0));
             match expected {
-                Some(expected) => assert!(said.len() == 1 && said[0].says.contains(expected), "{of:?}: {said:?}"),
+                Some(expected) => assert!(said.len() == 1 && said[0].text.contains(expected), "{of:?}: {said:?}"),
                 None => assert_eq!(said, []),
             }
         }

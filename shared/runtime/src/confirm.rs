@@ -7,24 +7,29 @@ use crate::answer::ActError;
 use crate::observation::ObserveError;
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
-use model::action::{Plan, Planned};
+use model::action::Plan;
+use model::time::Time;
 use std::pin::pin;
 use store::{DbError, WriteError};
 
 /// The reads of a function's actions.
 #[async_trait]
 pub trait Confirm<A>: Sync {
-    /// Makes the reads of one action, and no write.
-    async fn confirm(&self, planned: &Planned<A>) -> Result<(), ActError>;
+    /// Makes the reads of one action at this time, and no write.
+    async fn check(&self, action: &A, now: Time) -> Result<(), ActError>;
 }
 
 /// How many actions are checked at the same time: a person waits for the answer.
 const AT_ONCE: usize = 16;
 
 /// The plan without the actions that would be conflicts now. It fails if a read fails.
-pub async fn confirmed<A: Send + Sync>(confirm: &impl Confirm<A>, mut plan: Plan<A>) -> Result<Plan<A>, ObserveError> {
+pub async fn confirmed<A: Send + Sync>(
+    reads: &impl Confirm<A>,
+    mut plan: Plan<A>,
+    now: Time,
+) -> Result<Plan<A>, ObserveError> {
     let planned = std::mem::take(&mut plan.actions).into_iter();
-    let read = stream::iter(planned.map(|planned| async move { (confirm.confirm(&planned).await, planned) }));
+    let read = stream::iter(planned.map(|planned| async move { (reads.check(&planned.action, now).await, planned) }));
     let mut read = pin!(read.buffered(AT_ONCE));
     while let Some((confirmed, planned)) = read.next().await {
         match confirmed {

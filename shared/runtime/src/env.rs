@@ -4,12 +4,12 @@
 //! mistakes are reported at once.
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
-use crate::http::Credentials;
+use crate::http::NodeCredentials;
 use model::ids::ClusterName;
 
 /// What a function needs besides the name of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct FunctionNeeds {
     /// Whether the function answers or launches nodes, and so must know how they prove who they are.
     pub nodes: bool,
     /// Whether the function writes the URLs into user data.
@@ -17,11 +17,11 @@ pub struct Needs {
 }
 
 #[derive(Clone, Debug)]
-pub struct Environment {
+pub struct FunctionEnvironment {
     /// `NODEKEEPER_CLUSTER`
     pub cluster: ClusterName,
     /// `NODEKEEPER_NODE_ROLE`, or in a local system `NODEKEEPER_NODE_KEY`.
-    pub credentials: Credentials,
+    pub credentials: NodeCredentials,
     /// `NODEKEEPER_HEARTBEAT_URL`, without a slash at the end.
     pub heartbeat_url: String,
     /// `NODEKEEPER_SWEEP_URL`, without a slash at the end.
@@ -35,33 +35,33 @@ pub struct Environment {
 #[error("{}", .0.join("; "))]
 pub struct BadEnvironment(pub Vec<String>);
 
-impl Environment {
+impl FunctionEnvironment {
     /// Reads the variables through `lookup`. An empty variable counts as not set.
-    pub fn read(needs: Needs, lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadEnvironment> {
-        let mut reader = Reader { lookup, needs, wrong: Vec::new() };
-        let cluster = reader.cluster();
-        let credentials = reader.credentials();
-        let heartbeat_url = reader.url("NODEKEEPER_HEARTBEAT_URL");
-        let sweep_url = reader.url("NODEKEEPER_SWEEP_URL");
-        let grant_url = reader.value("NODEKEEPER_GRANT_URL").map(|_| reader.url("NODEKEEPER_GRANT_URL"));
+    pub fn read(needs: FunctionNeeds, lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadEnvironment> {
+        let mut variables = EnvironmentVariables { lookup, needs, wrong: Vec::new() };
+        let cluster = variables.cluster();
+        let credentials = variables.credentials();
+        let heartbeat_url = variables.url("NODEKEEPER_HEARTBEAT_URL");
+        let sweep_url = variables.url("NODEKEEPER_SWEEP_URL");
+        let grant_url = variables.value("NODEKEEPER_GRANT_URL").map(|_| variables.url("NODEKEEPER_GRANT_URL"));
         match cluster {
-            Some(cluster) if reader.wrong.is_empty() => {
+            Some(cluster) if variables.wrong.is_empty() => {
                 Ok(Self { cluster, credentials, heartbeat_url, sweep_url, grant_url })
             }
-            _ => Err(BadEnvironment(reader.wrong)),
+            _ => Err(BadEnvironment(variables.wrong)),
         }
     }
 }
 
 /// Reads one variable after the other and collects the mistakes. For a wrong variable it returns a value that is
 /// never used, because a single mistake is enough to refuse the whole environment.
-struct Reader<L> {
+struct EnvironmentVariables<L> {
     lookup: L,
-    needs: Needs,
+    needs: FunctionNeeds,
     wrong: Vec<String>,
 }
 
-impl<L: Fn(&str) -> Option<String>> Reader<L> {
+impl<L: Fn(&str) -> Option<String>> EnvironmentVariables<L> {
     fn value(&self, name: &str) -> Option<String> {
         (self.lookup)(name).filter(|v| !v.is_empty())
     }
@@ -76,15 +76,15 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
         None
     }
 
-    fn credentials(&mut self) -> Credentials {
+    fn credentials(&mut self) -> NodeCredentials {
         let (role, key) = (self.value("NODEKEEPER_NODE_ROLE"), self.value("NODEKEEPER_NODE_KEY"));
         let read = match (role, key) {
-            (None, None) if !self.needs.nodes => Ok(Credentials::Nobody),
+            (None, None) if !self.needs.nodes => Ok(NodeCredentials::Nobody),
             (Some(arn), None) => {
-                arn.parse().map(Credentials::Iam).map_err(|e| format!("NODEKEEPER_NODE_ROLE is wrong: {e}"))
+                arn.parse().map(NodeCredentials::Iam).map_err(|e| format!("NODEKEEPER_NODE_ROLE is wrong: {e}"))
             }
             (None, Some(key)) => {
-                key.parse().map(Credentials::Token).map_err(|e| format!("NODEKEEPER_NODE_KEY is wrong: {e}"))
+                key.parse().map(NodeCredentials::Token).map_err(|e| format!("NODEKEEPER_NODE_KEY is wrong: {e}"))
             }
             (None, None) => Err("NODEKEEPER_NODE_ROLE is not set: only this role's instances are nodes (in a local \
                                  system, NODEKEEPER_NODE_KEY makes the nodes' tokens)"
@@ -95,7 +95,7 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
         };
         read.unwrap_or_else(|wrong| {
             self.wrong.push(wrong);
-            Credentials::Nobody
+            NodeCredentials::Nobody
         })
     }
 
@@ -118,11 +118,11 @@ impl<L: Fn(&str) -> Option<String>> Reader<L> {
 mod tests {
     use super::*;
 
-    const ALL: Needs = Needs { nodes: true, urls: true };
+    const ALL: FunctionNeeds = FunctionNeeds { nodes: true, urls: true };
 
-    fn read(needs: Needs, variables: &[(&str, &str)]) -> Result<Environment, BadEnvironment> {
+    fn read(needs: FunctionNeeds, variables: &[(&str, &str)]) -> Result<FunctionEnvironment, BadEnvironment> {
         let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        Environment::read(needs, find)
+        FunctionEnvironment::read(needs, find)
     }
 
     #[test]
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn nodes_prove_who_they_are_in_one_way() {
-        let needs = Needs { urls: false, ..ALL };
+        let needs = FunctionNeeds { urls: false, ..ALL };
         let with = |more: &[(&str, &str)]| {
             read(needs, &[&[("NODEKEEPER_CLUSTER", "c")], more].concat()).map(|env| env.credentials)
         };
         let (role, digits) = (("NODEKEEPER_NODE_ROLE", "arn:aws:iam::123456789012:role/node"), "0f".repeat(32));
         let key = ("NODEKEEPER_NODE_KEY", digits.as_str());
-        assert!(matches!(with(&[role]), Ok(Credentials::Iam(_))));
-        assert!(matches!(with(&[key]), Ok(Credentials::Token(_))));
+        assert!(matches!(with(&[role]), Ok(NodeCredentials::Iam(_))));
+        assert!(matches!(with(&[key]), Ok(NodeCredentials::Token(_))));
         for (variables, what) in [
             (&[][..], "NODEKEEPER_NODE_ROLE is not set"),
             (&[role, key], "both set"),
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn variables_that_are_not_needed_may_be_missing() {
         let env = [("NODEKEEPER_CLUSTER", "c")];
-        assert!(read(Needs { nodes: false, urls: false }, &env).is_ok());
-        assert!(read(Needs { nodes: true, urls: false }, &env).is_err());
+        assert!(read(FunctionNeeds { nodes: false, urls: false }, &env).is_ok());
+        assert!(read(FunctionNeeds { nodes: true, urls: false }, &env).is_err());
     }
 }

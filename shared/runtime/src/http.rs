@@ -24,41 +24,43 @@ pub struct Request {
     bearer: Option<String>,
     /// The caller whose signature the function URL has checked.
     caller_arn: Option<String>,
-    body: Result<Vec<u8>, Refusal>,
+    body: Result<Vec<u8>, HttpError>,
 }
 
 /// Why a request is refused: the answer that the node gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct HttpError {
     pub code: ErrorCode,
     /// What happened and what to do, for people.
     pub message: String,
 }
 
-impl Refusal {
+pub use HttpError as Refusal;
+
+impl HttpError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }
 
 /// The refusal after an error of the database. The log has the details, and the node only learns whether to try again.
-pub fn internal(error: DbError) -> Refusal {
+pub fn internal(error: DbError) -> HttpError {
     tracing::error!(%error, "a request failed");
     match error {
         DbError::Throttled { .. } | DbError::Unreachable { .. } => {
-            Refusal::new(ErrorCode::Busy, "the database does not answer: try again")
+            HttpError::new(ErrorCode::Busy, "the database does not answer: try again")
         }
         DbError::NoTable(_) | DbError::Refused { .. } | DbError::Corrupt { .. } => {
-            Refusal::new(ErrorCode::Internal, "the request failed: see the function's log")
+            HttpError::new(ErrorCode::Internal, "the request failed: see the function's log")
         }
     }
 }
 
 /// The refusal of a node that calls too often.
-pub fn too_often(node: NodeId) -> Refusal {
+pub fn too_often(node: NodeId) -> HttpError {
     let most = crate::rate::PER_SECOND;
-    Refusal::new(ErrorCode::Busy, format!("node {node} calls more than {most} times a second: call less often"))
+    HttpError::new(ErrorCode::Busy, format!("node {node} calls more than {most} times a second: call less often"))
 }
 
 /// How long a node waits after a 503, in seconds.
@@ -91,7 +93,7 @@ impl Request {
     }
 
     /// The node and the last word of the path `/v1/nodes/{node_id}/{what}`. `what` must be one of `known`.
-    pub fn route<'k>(&self, known: &[&'k str]) -> Result<(NodeId, &'k str), Refusal> {
+    pub fn route<'k>(&self, known: &[&'k str]) -> Result<(NodeId, &'k str), HttpError> {
         let path = self.path.trim_start_matches('/');
         let mut parts = path.split('/');
         let found = (parts.next(), parts.next(), parts.next(), parts.next(), parts.next());
@@ -102,9 +104,9 @@ impl Request {
         let what = known.iter().find(|k| **k == what).ok_or_else(|| self.no_such_path(known))?;
         if self.method != "POST" {
             let message = format!("{} takes POST, not {}", self.shown_path(), self.method);
-            return Err(Refusal::new(ErrorCode::MethodNotAllowed, message));
+            return Err(HttpError::new(ErrorCode::MethodNotAllowed, message));
         }
-        let node = node.parse().map_err(|e: model::ids::BadId| Refusal::new(ErrorCode::BadRequest, e.to_string()))?;
+        let node = node.parse().map_err(|e: model::ids::BadId| HttpError::new(ErrorCode::BadRequest, e.to_string()))?;
         Ok((node, what))
     }
 
@@ -112,19 +114,19 @@ impl Request {
         self.path.chars().take(100).collect()
     }
 
-    fn no_such_path(&self, known: &[&str]) -> Refusal {
+    fn no_such_path(&self, known: &[&str]) -> HttpError {
         let paths: Vec<String> = known.iter().map(|k| format!("/v1/nodes/{{node_id}}/{k}")).collect();
-        Refusal::new(
+        HttpError::new(
             ErrorCode::NotFound,
             format!("{} is not a path of this function; its paths are {}", self.shown_path(), paths.join(", ")),
         )
     }
 
     /// The body as a type of `model::wire`.
-    pub fn body<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+    pub fn body<T: DeserializeOwned>(&self) -> Result<T, HttpError> {
         let bytes = self.body.as_ref().map_err(Clone::clone)?;
         serde_json::from_slice(bytes)
-            .map_err(|e| Refusal::new(ErrorCode::BadRequest, format!("the body is not the documented JSON: {e}")))
+            .map_err(|e| HttpError::new(ErrorCode::BadRequest, format!("the body is not the documented JSON: {e}")))
     }
 }
 
@@ -133,7 +135,7 @@ impl Request {
 pub fn report_of<T: DeserializeOwned, E: DeserializeOwned>(
     request: &Request,
     list: &str,
-) -> Result<(T, Vec<Value>), Refusal> {
+) -> Result<(T, Vec<Value>), HttpError> {
     let error = match request.body::<T>() {
         Ok(report) => return Ok((report, Vec::new())),
         Err(error) => error,
@@ -147,16 +149,16 @@ pub fn report_of<T: DeserializeOwned, E: DeserializeOwned>(
     serde_json::from_value(body).map(|report| (report, bad)).map_err(|_| error)
 }
 
-fn body(event: &Value) -> Result<Vec<u8>, Refusal> {
+fn body(event: &Value) -> Result<Vec<u8>, HttpError> {
     let text = event.get("body").and_then(Value::as_str).unwrap_or_default();
-    let too_large = || Refusal::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY_BYTES} bytes"));
+    let too_large = || HttpError::new(ErrorCode::TooLarge, format!("the body is larger than {MAX_BODY_BYTES} bytes"));
     if event.get("isBase64Encoded").and_then(Value::as_bool).unwrap_or(false) {
         if text.len() / 4 * 3 > MAX_BODY_BYTES + 3 {
             return Err(too_large());
         }
         let bytes = base64::engine::general_purpose::STANDARD
             .decode(text)
-            .map_err(|e| Refusal::new(ErrorCode::BadRequest, format!("the body is not base64: {e}")))?;
+            .map_err(|e| HttpError::new(ErrorCode::BadRequest, format!("the body is not base64: {e}")))?;
         return if bytes.len() > MAX_BODY_BYTES { Err(too_large()) } else { Ok(bytes) };
     }
     if text.len() > MAX_BODY_BYTES { Err(too_large()) } else { Ok(text.as_bytes().to_vec()) }
@@ -164,7 +166,7 @@ fn body(event: &Value) -> Result<Vec<u8>, Refusal> {
 
 /// How nodes prove who they are.
 #[derive(Clone, Debug)]
-pub enum Credentials {
+pub enum NodeCredentials {
     /// By a signature with this role, which the function URL has checked.
     Iam(NodeRole),
     /// In a local system: by a token made with this key.
@@ -192,9 +194,9 @@ impl Proven {
     }
 }
 
-impl Credentials {
+impl NodeCredentials {
     /// Checks the caller's credential for this node. Reads no table.
-    pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<Proven, Refusal> {
+    pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<Proven, HttpError> {
         let proven = match self {
             Self::Iam(role) => {
                 let instance = request.caller_arn.as_deref().and_then(|arn| role.instance(arn));
@@ -206,7 +208,7 @@ impl Credentials {
             }
             Self::Nobody => None,
         };
-        proven.ok_or_else(|| Refusal::new(ErrorCode::Unauthorized, "the credential is not that of this node"))
+        proven.ok_or_else(|| HttpError::new(ErrorCode::Unauthorized, "the credential is not that of this node"))
     }
 }
 
@@ -215,14 +217,14 @@ impl Credentials {
 /// The answer is 410 only if the caller's life is certainly over: it was cleaned, or the slot has or had a later
 /// life. If there is no record, or it has an older life than the caller's, the table was restored from a backup. Then
 /// the answer is 503, because a 410 would power off the whole fleet.
-pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, Refusal> {
+pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, HttpError> {
     let busy = || {
-        Refusal::new(
+        HttpError::new(
             ErrorCode::Busy,
             format!("the record of node {node} does not exist or is of an older life: try again"),
         )
     };
-    let gone = |why: &str| Err(Refusal::new(ErrorCode::Gone, format!("the life of node {node} is over: {why}")));
+    let gone = |why: &str| Err(HttpError::new(ErrorCode::Gone, format!("the life of node {node} is over: {why}")));
     let record = record.ok_or_else(busy)?;
     if let model::NodeState::Cleaned { last_node_id } = &record.state {
         return match last_node_id {
@@ -235,7 +237,7 @@ pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Re
             let foreign = |p: &str| life.instance_id.as_ref().is_some_and(|known| known != p);
             if proven.instance().is_some_and(foreign) {
                 let message = format!("node {node} belongs to another instance than the caller");
-                return Err(Refusal::new(ErrorCode::ForeignInstance, message));
+                return Err(HttpError::new(ErrorCode::ForeignInstance, message));
             }
             Ok(record)
         }
@@ -245,8 +247,8 @@ pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Re
 }
 
 /// The refusal that makes an agent register again.
-pub fn wrong_incarnation(why: &str) -> Refusal {
-    Refusal::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
+pub fn wrong_incarnation(why: &str) -> HttpError {
+    HttpError::new(ErrorCode::WrongIncarnation, format!("{why}: register again with a heartbeat without incarnation"))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -260,14 +262,14 @@ pub struct Claim<'a> {
 
 /// The record of the node, if it may report now: it must be in a state that allows reports, and the report must be of
 /// the current incarnation and not stale. A report that knows more than the table makes the agent register again.
-pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, Refusal> {
+pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, HttpError> {
     let not_ready = |status: &str| {
         let what = match claim.counter {
             ReportCounter::Allocs => "update allocs",
             ReportCounter::Handles => "report handles",
         };
         let message = format!("node {node} may not {what} while {status}: heartbeat first");
-        Err(Refusal::new(ErrorCode::NotReady, message))
+        Err(HttpError::new(ErrorCode::NotReady, message))
     };
     let Some(contact) = record.contact() else { return not_ready(record.state_name().as_str()) };
     if contact.incarnation != claim.incarnation {
@@ -285,7 +287,7 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     }
     if claim.report_no < taken {
         let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
-        return Err(Refusal::new(ErrorCode::StaleReport, message));
+        return Err(HttpError::new(ErrorCode::StaleReport, message));
     }
     if !record.may_update_allocs() {
         return not_ready(contact.status.as_str());
@@ -321,7 +323,7 @@ pub fn first_part<T: Serialize>(mut list: Vec<T>) -> Vec<T> {
 }
 
 /// The answer of the function URL.
-pub fn answer<T: Serialize>(result: Result<T, Refusal>) -> Value {
+pub fn answer<T: Serialize>(result: Result<T, HttpError>) -> Value {
     let (status, body, retry) = match result {
         Ok(body) => (200, serde_json::to_string(&body), false),
         Err(refusal) => {
@@ -407,7 +409,7 @@ mod tests {
         let check = |authorization: String, node| {
             let mut event = event("POST", "/", "");
             event["headers"]["Authorization"] = json!(authorization);
-            Credentials::Token(key.clone())
+            NodeCredentials::Token(key.clone())
                 .check(&Request::from_event(&event).unwrap(), &cluster, node)
                 .map_err(|e| e.code)
         };
@@ -428,12 +430,12 @@ mod tests {
     fn a_signature_counts_for_the_nodes_role_only() {
         let role: NodeRole = "arn:aws:iam::123456789012:role/node".parse().unwrap();
         let (cluster, node): (ClusterName, _) = ("c".parse().unwrap(), fixtures::node_id(3));
-        let check = |credentials: &Credentials, iam: Value| {
+        let check = |credentials: &NodeCredentials, iam: Value| {
             let mut event = event("POST", "/", "");
             event["requestContext"]["authorizer"] = json!({ "iam": iam });
             credentials.check(&Request::from_event(&event).unwrap(), &cluster, node).map_err(|e| e.code)
         };
-        let iam = Credentials::Iam(role);
+        let iam = NodeCredentials::Iam(role);
         let arn = "arn:aws:sts::123456789012:assumed-role/node/i-0abc";
         assert_eq!(check(&iam, json!({"userArn": arn})), Ok(Proven::Instance("i-0abc".into())));
         for wrong in [
@@ -445,6 +447,6 @@ mod tests {
         ] {
             assert_eq!(check(&iam, wrong.clone()), Err(ErrorCode::Unauthorized), "{wrong}");
         }
-        assert_eq!(check(&Credentials::Nobody, json!({"userArn": arn})), Err(ErrorCode::Unauthorized));
+        assert_eq!(check(&NodeCredentials::Nobody, json!({"userArn": arn})), Err(ErrorCode::Unauthorized));
     }
 }

@@ -9,8 +9,8 @@
 use crate::answer::RunAnswer;
 use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
-use crate::env::{Environment, Needs};
-use crate::http::Credentials;
+use crate::env::{FunctionEnvironment, FunctionNeeds};
+use crate::http::NodeCredentials;
 use crate::{metrics, trust};
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -38,14 +38,14 @@ const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub store: Store,
-    pub env: Environment,
+    pub env: FunctionEnvironment,
     /// The configuration of the SDK, for clients that only some functions need.
     pub aws: SdkConfig,
 }
 
 impl Parts {
     /// The parts, with the tables that are found through `dynamo`.
-    pub fn new(env: Environment, dynamo: &SdkConfig, aws: SdkConfig) -> Self {
+    pub fn new(env: FunctionEnvironment, dynamo: &SdkConfig, aws: SdkConfig) -> Self {
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(dynamo), env.cluster.clone());
         Self { store: Store::new(Arc::new(Bounded(dynamo))), env, aws }
     }
@@ -54,8 +54,8 @@ impl Parts {
         LaunchSettings {
             cluster: self.env.cluster.clone(),
             key: match &self.env.credentials {
-                Credentials::Token(key) => Some(key.clone()),
-                Credentials::Iam(_) | Credentials::Nobody => None,
+                NodeCredentials::Token(key) => Some(key.clone()),
+                NodeCredentials::Iam(_) | NodeCredentials::Nobody => None,
             },
             heartbeat_url: self.env.heartbeat_url.clone(),
             sweep_url: self.env.sweep_url.clone(),
@@ -90,7 +90,7 @@ pub fn sdk_config() -> ConfigLoader {
 #[derive(Clone, Copy, Debug)]
 pub struct Lambda {
     pub name: &'static str,
-    pub needs: Needs,
+    pub needs: FunctionNeeds,
     /// Makes the handler, once in a process.
     pub make: fn(Parts) -> Handler,
 }
@@ -128,13 +128,13 @@ impl Reply {
     }
 }
 
-pub struct Made {
+pub struct FunctionInstance {
     name: &'static str,
     cluster: ClusterName,
     handler: Handler,
 }
 
-impl Made {
+impl FunctionInstance {
     pub fn new(name: &'static str, cluster: ClusterName, handler: Handler) -> Self {
         Self { name, cluster, handler }
     }
@@ -166,12 +166,13 @@ pub async fn serve(lambda: Lambda) {
     tracing_subscriber::registry().with(log).with(filter).init();
     let served = match parts(lambda.needs).await {
         Ok(parts) => {
-            let made = Arc::new(Made::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts)));
+            let instance =
+                Arc::new(FunctionInstance::new(lambda.name, parts.env.cluster.clone(), (lambda.make)(parts)));
             let answer = move |event: LambdaEvent<Value>| {
-                let made = Arc::clone(&made);
+                let instance = Arc::clone(&instance);
                 async move {
                     let deadline = i64::try_from(event.context.deadline).ok().map(Time::from_ms);
-                    let answer = made.answer(event.payload, deadline, |line| print_line(&line)).await;
+                    let answer = instance.answer(event.payload, deadline, |line| print_line(&line)).await;
                     answer.map_err(|error_message| Diagnostic { error_type: "Failed".into(), error_message })
                 }
             };
@@ -190,8 +191,8 @@ fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
 }
 
-async fn parts(needs: Needs) -> Result<Parts, String> {
-    let env = Environment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+async fn parts(needs: FunctionNeeds) -> Result<Parts, String> {
+    let env = FunctionEnvironment::read(needs, |name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     let config = trust::believing(sdk_config(), variables()).load().await;
     if config.region().is_none() {
         return Err("AWS_REGION is not set: Lambda sets it; elsewhere, set it to the region of the tables".into());

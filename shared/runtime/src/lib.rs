@@ -3,7 +3,9 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
+//! | [`controller`] | a scheduled run from its start to its answer: observe, plan, act |
 //! | [`run`] | the one run loop: locks, freshness, deadline, outcome, event |
+//! | [`instances`] | what actions of several functions do with instances |
 //! | [`clock`], [`record_locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
@@ -12,7 +14,7 @@
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`], `trust` | the environment, the start and the Lambda loop, and whose certificates a function believes |
 //!
-//! Guarantees: all scheduled functions share one run loop, and all requests of nodes one set of checks.
+//! Guarantees: all scheduled functions share one controller, and all requests of nodes one set of checks.
 //! Does not: decide anything, or know EC2.
 
 pub mod answer;
@@ -20,8 +22,10 @@ pub mod bounded;
 pub mod catalogue;
 pub mod clock;
 pub mod confirm;
+pub mod controller;
 pub mod env;
 pub mod http;
+pub mod instances;
 pub mod lambda;
 pub mod metrics;
 pub mod observation;

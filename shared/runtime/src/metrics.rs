@@ -6,7 +6,7 @@
 //! run without anything to tell: CloudWatch bills a metric for each hour in which it has a value, so an idle cluster
 //! pays for none. It also does not count runs, errors and durations, because Lambda does.
 
-use crate::answer::{Outcome, Ran, RunAnswer, count};
+use crate::answer::{ActionOutcome, Ran, RunAnswer, count};
 use crate::signs;
 use model::ActionName;
 use model::functions::{self, Function, POLL_AND_SCALE};
@@ -79,9 +79,9 @@ pub fn log(answer: &RunAnswer) {
         jobs = answer.observed.jobs,
         unread = answer.observed.unread,
         allocs = answer.observed.allocs,
-        done = count(&answer.actions, Outcome::Done),
-        conflicts = count(&answer.actions, Outcome::Conflict),
-        failed = count(&answer.actions, Outcome::Failed),
+        done = count(&answer.actions, ActionOutcome::Done),
+        conflicts = count(&answer.actions, ActionOutcome::Conflict),
+        failed = count(&answer.actions, ActionOutcome::Failed),
         left = answer.left_for_next_run,
         held_back = actions(answer, ActionName::HoldBack),
         warnings = actions(answer, ActionName::Warn),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_run_has_every_metric_once_and_names_each_in_its_directive() {
-        let line = line(&answer(POLL_AND_SCALE, Ran::Whole).telling(vec!["brake", "row"])).unwrap();
+        let line = line(&RunAnswer { wrong: vec!["brake", "row"], ..answer(POLL_AND_SCALE, Ran::Whole) }).unwrap();
         let told = |name: &str| line[name].as_u64();
         assert_eq!((told("Nodes"), told("NodesNotReady"), told("SignsWrong")), (Some(7), Some(0), Some(2)));
         assert_eq!(named(&line), ["Nodes", "Instances", "Jobs", "Allocs", "NodesNotReady", "SignsWrong"]);
@@ -140,14 +140,17 @@ mod tests {
         assert!(!named(&line(&answer(POLL_AND_SCALE, Ran::Whole)).unwrap()).contains(&SIGNS_WRONG), "all is well");
         assert_eq!(line(&answer(SWEEP_DISPATCH, Ran::Whole)), None, "poll-and-scale counts the nodes");
         for ran in [Ran::DryRun, Ran::NotItsTurn] {
-            assert_eq!(line(&answer(POLL_AND_SCALE, ran).telling(vec!["brake"])), None);
+            assert_eq!(line(&RunAnswer { wrong: vec!["brake"], ..answer(POLL_AND_SCALE, ran) }), None);
         }
     }
 
     #[test]
     fn what_is_wrong_or_not_ready_is_told_also_when_nothing_else_is_there() {
-        assert_eq!(named(&line(&idle(POLL_AND_SCALE).telling(vec!["brake"])).unwrap()), ["SignsWrong"]);
-        assert_eq!(named(&line(&answer(SWEEP_DISPATCH, Ran::Whole).telling(vec!["row"])).unwrap()), ["SignsWrong"]);
+        assert_eq!(named(&line(&RunAnswer { wrong: vec!["brake"], ..idle(POLL_AND_SCALE) }).unwrap()), ["SignsWrong"]);
+        assert_eq!(
+            named(&line(&RunAnswer { wrong: vec!["row"], ..answer(SWEEP_DISPATCH, Ran::Whole) }).unwrap()),
+            ["SignsWrong"]
+        );
         let unready = RunAnswer { unready: 1, ..idle(POLL_AND_SCALE) };
         assert_eq!(line(&unready).unwrap()["NodesNotReady"], 1);
     }

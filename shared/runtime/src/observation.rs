@@ -10,8 +10,8 @@
 //! clean-stale-records always reads the list.
 //! Does not: decide.
 
-use crate::queue::{Held, Queued, queue_order, read_held, read_queue};
-pub use crate::queue::{QueuePart, QueueRead, Reader};
+pub use crate::queue::{Audience, QueuePart, QueueRead};
+use crate::queue::{FollowersRead, Queued, queue_order, read_followers, read_queue};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
@@ -118,18 +118,18 @@ fn unreadable_jobs(control: &Control) -> Vec<JobId> {
 /// The lists of a run of poll-and-scale, as they were read.
 pub struct Lists {
     /// The control entries, the policy and the instances. The lists below are not in it yet.
-    seen: Observation,
+    observation: Observation,
     /// The records of nodes, also those that contradict the contract.
     pub nodes: Listed<NodeRecord>,
     queue: Queued,
-    held: Held,
+    followers: FollowersRead,
     placed: Listed<JobSummary>,
     allocs: Listed<AllocSummary>,
 }
 
 impl Lists {
     /// Reads the lists, in the order that the head of this module promises.
-    pub async fn read(store: &Store, cloud: &dyn Cloud, reader: Reader, now: Time) -> Result<Self, ObserveError> {
+    pub async fn read(store: &Store, cloud: &dyn Cloud, audience: Audience, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?.as_of(now);
         let (policy, policy_version) = control.checked_policy()?;
         let is_large = is_large(&control, &policy);
@@ -137,30 +137,31 @@ impl Lists {
         let list =
             async { if is_large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
-            let (queue, held) = (read_queue(store, &policy, &control, reader), read_held(store, &control));
-            Ok(try_join4(queue, held, store.placed(), store.live_allocs_listed(segments)).await?)
+            let (queue, followers) = (read_queue(store, &policy, &control, audience), read_followers(store, &control));
+            Ok(try_join4(queue, followers, store.placed(), store.live_allocs_listed(segments)).await?)
         };
-        let (listed, (queue, held, placed, allocs)) = try_join(list, lists).await?;
+        let (listed, (queue, followers, placed, allocs)) = try_join(list, lists).await?;
         let nodes = store.nodes_listed(segments).await?;
         let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
         let instances =
             if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
         let empty = Observation::empty(policy, policy_version, now);
         let seen = Observation { instances, is_large, control, ..empty };
-        Ok(Self { seen, nodes, queue, held, placed, allocs })
+        Ok(Self { observation: seen, nodes, queue, followers, placed, allocs })
     }
 
     pub fn control(&self) -> &Control {
-        &self.seen.control
+        &self.observation.control
     }
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
     pub fn whole_queue(&self) -> Option<Waiting> {
-        let is_whole = self.queue.read.part.is_none() && self.held.is_whole;
+        let is_whole = self.queue.read.part.is_none() && self.followers.is_whole;
         is_whole.then(|| {
-            let mut waiting = placed_last(self.held.jobs.clone(), self.queue.jobs.clone());
+            let mut waiting = placed_last(self.followers.jobs.clone(), self.queue.jobs.clone());
             waiting.sort_by_key(queue_order);
-            let unreadable = self.queue.unreadable.iter().chain(&self.held.unreadable).chain(&self.placed.unreadable);
+            let unreadable =
+                self.queue.unreadable.iter().chain(&self.followers.unreadable).chain(&self.placed.unreadable);
             let unreadable = unreadable.cloned().collect();
             Waiting { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
         })
@@ -169,14 +170,14 @@ impl Lists {
     /// The observation that a run decides from: these lists without the rows that contradict the contract, and with the
     /// rows that the lists name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
-        let Self { mut seen, nodes, queue, held, placed, allocs } = self;
+        let Self { observation: mut seen, nodes, queue, followers, placed, allocs } = self;
         seen.queue = queue.read;
         // A job that moves from one list to another between two queries is in both, and the later list has its later state.
-        seen.jobs = placed_last(placed_last(held.jobs, queue.jobs), placed.rows);
-        seen.after_place = held.place;
+        seen.jobs = placed_last(placed_last(followers.jobs, queue.jobs), placed.rows);
+        seen.after_place = followers.place;
         (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
         seen.quarantined.unreadable(nodes.unreadable);
-        seen.quarantined.unreadable(queue.unreadable.into_iter().chain(held.unreadable).chain(placed.unreadable));
+        seen.quarantined.unreadable(queue.unreadable.into_iter().chain(followers.unreadable).chain(placed.unreadable));
         seen.quarantined.unreadable(allocs.unreadable);
         // The index shows only a part of a job's row. clean-stale-records has noted the jobs whose other part cannot be
         // read.
@@ -218,7 +219,7 @@ impl Observation {
 
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Lists::read(store, cloud, Reader::Run, now).await?.observed(store).await
+        Lists::read(store, cloud, Audience::Run, now).await?.observed(store).await
     }
 
     /// Reads the rows of the jobs that others follow, except the jobs that the index shows as waiting or placed: these
@@ -374,7 +375,7 @@ impl Observation {
         for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
             row.retain(|_, value| !value.is_null());
         }
-        let state: State = serde_json::from_value(state).map_err(|e| BadState(e.to_string()))?;
+        let state: StateInput = serde_json::from_value(state).map_err(|e| BadState(e.to_string()))?;
         let policy = match (policy, &state.policy) {
             (Some(policy), _) => policy.clone(),
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
@@ -410,13 +411,18 @@ impl Observation {
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
     }
 
+    /// How many nodes are in use.
+    pub fn in_use(&self) -> usize {
+        self.nodes.iter().filter(|n| n.status().is_some()).count()
+    }
+
     pub fn open_launches(&self) -> OpenLaunches {
         let open = self.nodes.iter().filter_map(NodeRecord::life).filter(|life| life.instance_id.is_none());
         OpenLaunches(open.map(|life| life.node_id.ulid()).collect())
     }
 
     /// Whether EC2 was asked for the instance of this record. Otherwise only the node's heartbeats are known.
-    pub fn has_asked(&self, record: &NodeRecord) -> bool {
+    pub fn was_queried(&self, record: &NodeRecord) -> bool {
         !self.is_large || is_in_question(record, &self.policy, self.observed_at)
     }
 
@@ -435,7 +441,7 @@ impl Observation {
     pub fn counts(&self) -> Observed {
         Observed {
             nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
-            instances: self.instances.len() + self.nodes.iter().filter(|n| !self.has_asked(n)).count(),
+            instances: self.instances.len() + self.nodes.iter().filter(|n| !self.was_queried(n)).count(),
             jobs: self.jobs.len(),
             allocs: self.allocs.len(),
             unread: self.queue.least.saturating_sub(self.queue.read),
@@ -515,7 +521,7 @@ fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iter
 pub struct BadState(pub String);
 
 #[derive(Deserialize)]
-struct State {
+struct StateInput {
     now: Time,
     #[serde(default)]
     nodes: Vec<NodeRecord>,

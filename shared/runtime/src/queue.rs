@@ -32,13 +32,13 @@ pub struct QueuePart {
 }
 
 /// The most jobs that follow others that one run reads.
-const HELD: usize = 1000;
+const MOST_FOLLOWERS: usize = 1000;
 
 /// The most followed jobs whose ends one run reads. The first job may follow more.
 const FOLLOWED: usize = 2000;
 
 /// The jobs of a run that follow others.
-pub(crate) struct Held {
+pub(crate) struct FollowersRead {
     pub(crate) jobs: Vec<JobSummary>,
     pub(crate) unreadable: Vec<Unreadable>,
     /// The place after this run, if it changes.
@@ -50,9 +50,9 @@ pub(crate) struct Held {
 /// A part of the jobs that follow others. The part moves on from run to run, so what a run reads does not grow with their
 /// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
 /// different jobs each.
-pub(crate) async fn read_held(store: &Store, control: &Control) -> Result<Held, DbError> {
+pub(crate) async fn read_followers(store: &Store, control: &Control) -> Result<FollowersRead, DbError> {
     let last = control.after_place();
-    let mut part = store.held(last.rank(), HELD).await?;
+    let mut part = store.held(last.rank(), MOST_FOLLOWERS).await?;
     // Many jobs may follow the same ones.
     let mut followed = HashSet::new();
     let fits = part.jobs.iter().take_while(|job| {
@@ -67,12 +67,12 @@ pub(crate) async fn read_held(store: &Store, control: &Control) -> Result<Held, 
     }
     let is_whole = last.rank().is_none() && part.end.is_none();
     let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
-    Ok(Held { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
+    Ok(FollowersRead { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
 }
 
 /// Who reads the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum Audience {
     /// A run, which places jobs.
     Run,
     /// A person, who waits for the answer. Of the part behind the head, this reads the beginning.
@@ -104,7 +104,7 @@ pub(crate) async fn read_queue(
     store: &Store,
     policy: &Policy,
     control: &Control,
-    reader: Reader,
+    audience: Audience,
 ) -> Result<Queued, DbError> {
     let most = policy.poll.queue_rows as usize;
     let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
@@ -120,9 +120,9 @@ pub(crate) async fn read_queue(
         Some(rank) => (rank, last.passed()),
         None => (end.as_str(), 0),
     };
-    let most_behind = match reader {
-        Reader::Run => (most / HEAD_PER_PART).max(1),
-        Reader::Person => BEHIND_FOR_A_PERSON,
+    let most_behind = match audience {
+        Audience::Run => (most / HEAD_PER_PART).max(1),
+        Audience::Person => BEHIND_FOR_A_PERSON,
     };
     let part = store.queued(Some(behind), most_behind).await?;
     let all = passed.saturating_add(part.jobs.len() as u64);

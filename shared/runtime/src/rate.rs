@@ -20,16 +20,16 @@ const AT_ONCE: u32 = 200;
 const MOST_NODES: usize = 20_000;
 
 #[derive(Debug, Default)]
-pub struct RateLimit(Mutex<BTreeMap<NodeId, Bucket>>);
+pub struct RateLimit(Mutex<BTreeMap<NodeId, CallBucket>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct CallBucket {
     /// Thousandths of calls that the node may make now.
     left: i64,
     filled_at: Time,
 }
 
-impl Bucket {
+impl CallBucket {
     const FULL: i64 = AT_ONCE as i64 * 1000;
 
     fn at(self, now: Time) -> Self {
@@ -44,12 +44,12 @@ impl RateLimit {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= MOST_NODES && !buckets.contains_key(&node) {
             // A full bucket is not needed, because an unknown node gets a full one.
-            buckets.retain(|_, b| b.at(now).left < Bucket::FULL);
+            buckets.retain(|_, b| b.at(now).left < CallBucket::FULL);
             if buckets.len() >= MOST_NODES {
                 buckets.clear();
             }
         }
-        let bucket = buckets.entry(node).or_insert(Bucket { left: Bucket::FULL, filled_at: now });
+        let bucket = buckets.entry(node).or_insert(CallBucket { left: CallBucket::FULL, filled_at: now });
         *bucket = bucket.at(now);
         if bucket.left < 1000 {
             return false;

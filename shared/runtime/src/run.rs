@@ -1,6 +1,6 @@
 //! The one run loop of the scheduled functions.
 //!
-//! For each planned action the loop waits for the locks, checks freshness and deadline, makes one attempt, and writes
+//! For each call of a plan the loop waits for the locks, checks freshness and deadline, makes one attempt, and writes
 //! an event. At the end it writes the run's row. The metrics and the log line of the run are made from its answer
 //! (see `metrics`).
 //!
@@ -11,11 +11,11 @@
 //! Source: Arvados #8236, carried over from a server to functions: Lambda ends a function that hangs, so a
 //! run must stop in time and say what it left.
 
-use crate::answer::{ActionAnswer, ActionResult, Outcome, tally};
+use crate::answer::{ActError, ActionAnswer, ActionOutcome, ActionResult, tally};
 use crate::clock::RunClock;
 use crate::observation::Observation;
 use crate::record_locks::RecordLocks;
-use crate::signs::found;
+use crate::signs::listing;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 use model::ActionName;
@@ -23,10 +23,9 @@ use model::action::{Describe, EventPolicy, Plan, Planned};
 use model::brake::BrakeChange;
 use model::control::{Entry, RunRow};
 use model::events::{Event, Subject};
-use model::functions::Function;
+use model::functions::{Function, POLL_AND_SCALE};
 use model::reason::Reason;
 use model::time::{Span, Time};
-use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::{Store, WriteError, ignore_conflict};
@@ -35,32 +34,25 @@ use tokio::time::Instant;
 /// How many events are written together at most.
 const EVENTS_TOGETHER: usize = 25;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Act,
-    /// Only says what would be done: the input has `"dry_run": true`.
-    DryRun,
-}
-
-impl Mode {
-    pub fn of(input: &Value) -> Self {
-        if input.get("dry_run").and_then(Value::as_bool) == Some(true) { Self::DryRun } else { Self::Act }
-    }
-}
-
 /// How a function carries out its actions.
 #[async_trait]
 pub trait Perform<A>: Sync {
-    /// Makes one attempt at one action, or at several that share a call. Returns what became of each, in the same order.
-    /// `now` is the time of the attempt.
-    async fn perform(&self, call: &[&Planned<A>], now: Time) -> Vec<ActionResult>;
+    /// The calls of a plan. A step begins when the one before it has ended.
+    fn steps<'p>(&self, plan: &'p Plan<A>) -> Vec<CallStep<'p, A>>;
+
+    /// Makes one attempt at the actions of a call, which are of one kind. Returns what became of each, in the same order, or
+    /// one error for all of them. `now` is the time of the attempt.
+    async fn perform(&self, call: &[&Planned<A>], now: Time) -> Result<Vec<ActionResult>, ActError>;
+
+    /// Notes what the next runs need besides the actions.
+    async fn note(&self, _plan: &Plan<A>) {}
 }
 
 #[derive(Debug)]
 pub struct Run<'a> {
     pub function: Function,
     pub store: &'a Store,
-    pub seen: &'a Observation,
+    pub observed: &'a Observation,
     pub clock: RunClock,
     pub locks: RecordLocks<'a>,
     events: Mutex<Events>,
@@ -78,11 +70,30 @@ struct Events {
 pub type Numbered<'p, A> = (usize, &'p Planned<A>);
 
 /// Actions that are carried out with one attempt: most often one.
-pub type Call<'p, A> = Vec<Numbered<'p, A>>;
+pub type ActionCall<'p, A> = Vec<Numbered<'p, A>>;
+
+/// Calls that are made at the same time.
+#[derive(Debug)]
+pub struct CallStep<'p, A> {
+    calls: Vec<ActionCall<'p, A>>,
+    /// How many of them.
+    at_once: usize,
+}
+
+impl<'p, A> CallStep<'p, A> {
+    pub const fn new(calls: Vec<ActionCall<'p, A>>, at_once: usize) -> Self {
+        Self { calls, at_once }
+    }
+
+    /// Each of these actions is a call of its own.
+    pub fn each_alone(actions: impl IntoIterator<Item = Numbered<'p, A>>, at_once: usize) -> Self {
+        Self::new(actions.into_iter().map(|numbered| vec![numbered]).collect(), at_once)
+    }
+}
 
 impl<'a> Run<'a> {
     pub fn new(function: Function, store: &'a Store, seen: &'a Observation, clock: RunClock) -> Self {
-        Self { function, store, seen, clock, locks: RecordLocks::new(&seen.nodes), events: Mutex::default() }
+        Self { function, store, observed: seen, clock, locks: RecordLocks::new(&seen.nodes), events: Mutex::default() }
     }
 
     pub fn now(&self) -> Time {
@@ -91,15 +102,15 @@ impl<'a> Run<'a> {
 
     /// Whether an action may still be started: enough time is left, and the observation is fresh.
     pub fn may_begin(&self) -> bool {
-        let policy = &self.seen.policy;
-        let age = self.now().since(self.seen.observed_at);
+        let policy = &self.observed.policy;
+        let age = self.now().since(self.observed.observed_at);
         self.clock.has_left(policy.watchdog.reserve_ms) && age <= Span::from_s(policy.poll.stale_after_s)
     }
 
     /// The latest time at which an action may be started.
     pub fn latest_start(&self) -> Instant {
-        let policy = &self.seen.policy;
-        let fresh = (self.seen.observed_at + Span::from_s(policy.poll.stale_after_s)).since(self.now());
+        let policy = &self.observed.policy;
+        let fresh = (self.observed.observed_at + Span::from_s(policy.poll.stale_after_s)).since(self.now());
         let fresh = Instant::now() + Duration::from_millis(u64::try_from(fresh.as_ms()).unwrap_or(0));
         fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
     }
@@ -109,7 +120,7 @@ impl<'a> Run<'a> {
     }
 
     fn event(&self, subject: &Subject, action: ActionName, reason: &str) -> Event {
-        let keep = self.seen.policy.history.keep_events();
+        let keep = self.observed.policy.history.keep_events();
         Event::new(subject, action, reason, self.now(), keep, self.store.rng())
     }
 
@@ -141,28 +152,34 @@ impl<'a> Run<'a> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out these calls, at most `most` at the same time. Calls that change the same record run one after the other.
-    /// Each answer has the number of its action.
-    pub async fn carry_out<A: Describe + Sync>(
-        &self,
-        performer: &impl Perform<A>,
-        calls: Vec<Call<'_, A>>,
-        most: usize,
-    ) -> Vec<(usize, ActionAnswer)> {
-        let work: Vec<_> = calls.into_iter().map(|call| self.one(performer, call).boxed()).collect();
-        let answers: Vec<Vec<_>> = futures::stream::iter(work).buffer_unordered(most).collect().await;
-        answers.into_iter().flatten().collect()
+    /// Carries out a plan, and writes the run's row for the watchdog and for `status`. The answers are in the order of the plan.
+    pub async fn act<A: Describe + Sync>(&self, performer: &impl Perform<A>, plan: &Plan<A>) -> Vec<ActionAnswer> {
+        let mut answers = Vec::with_capacity(plan.actions.len());
+        for CallStep { calls, at_once } in performer.steps(plan) {
+            let work: Vec<_> = calls.into_iter().map(|call| self.one(performer, call).boxed()).collect();
+            let of_step: Vec<Vec<_>> = futures::stream::iter(work).buffer_unordered(at_once).collect().await;
+            answers.extend(of_step.into_iter().flatten());
+        }
+        answers.sort_by_key(|(n, _)| *n);
+        let answers: Vec<ActionAnswer> = answers.into_iter().map(|(_, answer)| answer).collect();
+        self.use_releases(plan, &answers).await;
+        performer.note(plan).await;
+        self.write_row(&answers).await;
+        answers
     }
 
+    /// Carries out a call. Calls that change the same record run one after the other.
     async fn one<A: Describe + Sync>(
         &self,
         performer: &impl Perform<A>,
-        call: Call<'_, A>,
+        call: ActionCall<'_, A>,
     ) -> Vec<(usize, ActionAnswer)> {
         let _locks = self.locks.enter(call.iter().flat_map(|(_, planned)| planned.action.about().lock_keys())).await;
         let planned: Vec<&Planned<A>> = call.iter().map(|(_, planned)| *planned).collect();
-        let results = if self.may_begin() {
-            performer.perform(&planned, self.now()).await
+        // A call without a planned action ends what the run itself has begun.
+        let results = if planned.is_empty() || self.may_begin() {
+            let performed = performer.perform(&planned, self.now()).await;
+            performed.unwrap_or_else(|error| vec![error.into(); planned.len()])
         } else {
             vec![ActionResult::LEFT; planned.len()]
         };
@@ -179,7 +196,7 @@ impl<'a> Run<'a> {
     /// The answer of an action that has ended, and its event.
     fn ended<A: Describe>(&self, planned: &Planned<A>, result: ActionResult) -> (ActionAnswer, Option<Event>) {
         let row = planned.row();
-        if result.outcome == Outcome::Failed {
+        if result.outcome == ActionOutcome::Failed {
             let error = result.error.as_deref().unwrap_or_default();
             tracing::warn!(action = %row.action, subject = row.subject, error, "an action failed");
             let event = self.failed(planned, row.action, error);
@@ -190,7 +207,7 @@ impl<'a> Run<'a> {
             let subject = planned.action.about().subject();
             let event = match planned.event_policy {
                 EventPolicy::Once(span) => {
-                    let keep = self.seen.policy.history.keep_events();
+                    let keep = self.observed.policy.history.keep_events();
                     let text = (planned.reason.key(), &row.reason);
                     Event::once_in(span, &subject, row.action, (&text.0, text.1), self.now(), keep)
                 }
@@ -198,7 +215,7 @@ impl<'a> Run<'a> {
             };
             // The event names the way that EC2 has chosen.
             let launches = matches!(row.action, ActionName::Launch | ActionName::Relaunch | ActionName::BindInstance);
-            let record = row.slot.filter(|_| launches && result.outcome == Outcome::Done);
+            let record = row.slot.filter(|_| launches && result.outcome == ActionOutcome::Done);
             let launched = record.and_then(|slot| self.locks.record(slot)?.life().map(|l| l.offering.to_string()));
             let (size, ways, handle) = (row.size.clone(), row.ways.clone(), row.handle.clone());
             let details = [("size", size), ("ways", ways), ("launched", launched), ("handle", handle)];
@@ -208,7 +225,7 @@ impl<'a> Run<'a> {
             });
             // The record of the slot keeps nothing of this life, so the event tells it.
             let life =
-                row.node_id.filter(|_| row.action == ActionName::Clean).and_then(|id| self.seen.node(id)?.life());
+                row.node_id.filter(|_| row.action == ActionName::Clean).and_then(|id| self.observed.node(id)?.life());
             match life {
                 Some(life) => event.of_life(life),
                 None => event,
@@ -220,7 +237,7 @@ impl<'a> Run<'a> {
     /// The event of an action that failed: one an hour, because it may fail in every run. A launch writes its refusal
     /// itself.
     fn failed<A: Describe>(&self, planned: &Planned<A>, action: ActionName, error: &str) -> Option<Event> {
-        let keep = self.seen.policy.history.keep_events();
+        let keep = self.observed.policy.history.keep_events();
         let (subject, text) = (planned.action.about().subject(), format!("not done: {error}"));
         let is_launch = matches!(action, ActionName::Launch | ActionName::Relaunch);
         (!is_launch).then(|| Event::once_in(AN_HOUR, &subject, action, ("failed", &text), self.now(), keep))
@@ -236,8 +253,8 @@ impl<'a> Run<'a> {
 
     /// Ends the releases that this run has carried out. If an action failed or was left to the next run, the next run still
     /// needs them.
-    pub async fn use_releases<A: Describe>(&self, plan: &Plan<A>, answers: &[(usize, ActionAnswer)]) {
-        if answers.iter().any(|(_, answer)| matches!(answer.outcome, Outcome::Left | Outcome::Failed)) {
+    async fn use_releases<A: Describe>(&self, plan: &Plan<A>, answers: &[ActionAnswer]) {
+        if answers.iter().any(|answer| matches!(answer.outcome, ActionOutcome::Left | ActionOutcome::Failed)) {
             return;
         }
         for (before, after) in plan.actions.iter().filter_map(|p| p.action.brake()?.release.as_ref()) {
@@ -258,24 +275,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends the run: sorts the answers in the order of the plan, and writes the run's row for the watchdog and
-    /// for `status`. Only poll-and-scale gives `in_use`.
-    pub async fn finish(&self, mut answers: Vec<(usize, ActionAnswer)>, in_use: Option<u64>) -> Vec<ActionAnswer> {
-        answers.sort_by_key(|(n, _)| *n);
-        let answers: Vec<ActionAnswer> = answers.into_iter().map(|(_, a)| a).collect();
+    async fn write_row(&self, answers: &[ActionAnswer]) {
         let name = self.function.name;
-        let before = self.seen.control.runs.get(name);
-        let after = RunRow::after(name, before, self.seen.observed_at, self.clock.elapsed(), tally(&answers));
-        let found = found::found(self.function, self.seen, found::terminated(&answers), self.now());
-        let after = RunRow { in_use: in_use.or(after.in_use), found, ..after };
-        self.store.write_run(before, &after).await;
-        answers
+        let before = self.observed.control.runs.get(name);
+        let after = RunRow::after(name, before, self.observed.observed_at, self.clock.elapsed(), tally(answers));
+        let in_use = (self.function == POLL_AND_SCALE).then(|| self.observed.in_use() as u64).or(after.in_use);
+        let found = listing::note(self.function, self.observed, listing::terminated(answers), self.now());
+        self.store.write_run(before, &RunRow { in_use, found, ..after }).await;
     }
-}
-
-/// Each of these actions as a call of its own.
-pub fn each_alone<'p, A>(actions: impl IntoIterator<Item = Numbered<'p, A>>) -> Vec<Call<'p, A>> {
-    actions.into_iter().map(|numbered| vec![numbered]).collect()
 }
 
 /// How often an action that fails in every run leaves an event.
@@ -283,10 +290,10 @@ const AN_HOUR: Span = Span::from_s(3600);
 
 /// Whether an action with this outcome leaves an event. A warning or a hold-back leaves one when it was reported. Any
 /// other action leaves one only if it was carried out.
-const fn leaves_event(action: ActionName, outcome: Outcome) -> bool {
+const fn leaves_event(action: ActionName, outcome: ActionOutcome) -> bool {
     match outcome {
-        Outcome::Done => true,
-        Outcome::Said => matches!(action, ActionName::Warn | ActionName::HoldBack),
-        Outcome::Conflict | Outcome::Failed | Outcome::Left => false,
+        ActionOutcome::Done => true,
+        ActionOutcome::Reported => matches!(action, ActionName::Warn | ActionName::HoldBack),
+        ActionOutcome::Conflict | ActionOutcome::Failed | ActionOutcome::Left => false,
     }
 }

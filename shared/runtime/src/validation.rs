@@ -6,13 +6,18 @@
 //! entry of the control table counts as never written. An attribute that this code does not know is no contradiction.
 //! Does not: repair anything, or delete a row that it does not understand.
 
+use model::action::{EventPolicy, Plan};
 use model::control::Control;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::time::Time;
+use model::reason::Reason;
+use model::time::{Span, Time};
 use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Table, Unreadable};
+
+/// What a person must correct, and what lasts until then, leaves at most one event in this time.
+pub const A_DAY: Span = Span::from_s(86_400);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidRow {
@@ -32,6 +37,16 @@ pub struct Quarantined {
     pub allocs: BTreeSet<AllocId>,
 }
 
+impl InvalidRow {
+    /// The row that cannot be read.
+    pub fn unreadable(row: &Unreadable) -> Self {
+        let of_node = || row.node_id().map(|node_id| Subject::Slot(node_id.slot()));
+        let subject = row.slot().map(Subject::Slot).or_else(|| row.job_id().map(Subject::Job));
+        let subject = subject.or_else(|| row.alloc_id().map(Subject::Alloc)).or_else(of_node);
+        Self { table: row.table, subject: subject.unwrap_or(Subject::Cluster), what: row.to_string() }
+    }
+}
+
 impl Quarantined {
     /// Quarantines the entries of the control table that cannot be read.
     pub fn entries(&mut self, control: &Control) {
@@ -41,21 +56,30 @@ impl Quarantined {
 
     /// Quarantines rows that cannot be read, each once.
     pub fn unreadable(&mut self, rows: impl IntoIterator<Item = Unreadable>) {
-        for row in rows {
-            let (subject, is_new) = if let Some(slot) = row.slot() {
-                (Subject::Slot(slot), self.slots.insert(slot))
-            } else if let Some(job_id) = row.job_id() {
-                (Subject::Job(job_id), self.jobs.insert(job_id))
-            } else if let Some(alloc_id) = row.alloc_id() {
-                (Subject::Alloc(alloc_id), self.allocs.insert(alloc_id))
-            } else {
-                // A handle, or a row whose key has the wrong form.
-                (row.node_id().map_or(Subject::Cluster, |node_id| Subject::Slot(node_id.slot())), true)
-            };
-            if is_new {
-                self.rows.push(InvalidRow { table: row.table, subject, what: row.to_string() });
+        for row in rows.into_iter().map(|row| InvalidRow::unreadable(&row)) {
+            if self.notes(&row) {
+                self.rows.push(row);
             }
         }
+    }
+
+    /// Notes what the row is about. Returns whether that is new. Of the handles of a node, and of rows whose key has the wrong
+    /// form, each is new.
+    fn notes(&mut self, row: &InvalidRow) -> bool {
+        match (row.table, &row.subject) {
+            (Table::Nodes, Subject::Slot(slot)) => self.slots.insert(*slot),
+            (Table::Jobs, Subject::Job(job_id)) => self.jobs.insert(*job_id),
+            (Table::Allocs, Subject::Alloc(alloc_id)) => self.allocs.insert(*alloc_id),
+            _ => true,
+        }
+    }
+}
+
+/// Plans a warning about each quarantined row of this table, which one function reads. Each leaves one event a day.
+pub fn warn<A>(plan: &mut Plan<A>, quarantined: &Quarantined, table: Table, warning: fn(Subject) -> A) {
+    for row in quarantined.rows.iter().filter(|row| row.table == table) {
+        let reason = Reason::RowInvalid { what: row.what.clone() };
+        plan.push(warning(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
     }
 }
 
@@ -94,13 +118,9 @@ pub fn quarantine_allocs(quarantined: &mut Quarantined, now: Time, allocs: &mut 
 /// Returns whether the row stays. If not, notes what is wrong with it.
 fn keeps(quarantined: &mut Quarantined, table: Table, subject: Subject, wrong: Option<String>) -> bool {
     let Some(what) = wrong else { return true };
-    match &subject {
-        Subject::Slot(slot) if table == Table::Nodes => _ = quarantined.slots.insert(*slot),
-        Subject::Job(job_id) => _ = quarantined.jobs.insert(*job_id),
-        Subject::Alloc(alloc_id) => _ = quarantined.allocs.insert(*alloc_id),
-        Subject::Slot(_) | Subject::Function(_) | Subject::Cluster => {}
-    }
-    quarantined.rows.push(InvalidRow { table, subject, what });
+    let row = InvalidRow { table, subject, what };
+    quarantined.notes(&row);
+    quarantined.rows.push(row);
     false
 }
 

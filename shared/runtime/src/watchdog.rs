@@ -10,6 +10,8 @@
 //! Source: Arvados #8236, carried over from a server to functions.
 
 use crate::clock::RunClock;
+use crate::observation::Observation;
+use model::action::{EventPolicy, Plan};
 use model::control::{Control, RunRow};
 use model::events::Subject;
 use model::functions::{self, Function, HEARTBEAT_INGEST};
@@ -63,6 +65,13 @@ pub fn overdue(
         found.push((subject, Reason::NoHeartbeats { quiet, nodes: in_use }));
     }
     found
+}
+
+/// Plans a warning about each function besides `watcher` that is overdue.
+pub fn warn<A>(plan: &mut Plan<A>, seen: &Observation, watcher: Function, now: Time, warning: fn(Subject) -> A) {
+    for (subject, reason) in overdue(&seen.control, &seen.policy, seen.in_use(), watcher, now) {
+        plan.push(warning(subject), reason, EventPolicy::Once(ONCE));
+    }
 }
 
 /// Carries out a run. If it fails, notes why in the row of the function.

@@ -188,17 +188,24 @@ impl WriteError {
     /// A failed condition, without the row.
     pub const CONFLICT: Self = Self::Conflict(None);
 
+    /// Whether somebody else was first.
     pub const fn is_conflict(&self) -> bool {
-        matches!(self, Self::Conflict(_))
+        matches!(self, Self::Conflict(_) | Self::Contended)
+    }
+}
+
+/// What was written; `None` after a lost race.
+pub fn unless_raced<T>(written: Result<T, WriteError>) -> Result<Option<T>, DbError> {
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(WriteError::Db(error)) => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
 /// Counts a lost race as success.
 pub fn ignore_conflict<T>(written: Result<T, WriteError>) -> Result<(), WriteError> {
-    match written {
-        Err(WriteError::Conflict(_)) => Ok(()),
-        other => other.map(drop),
-    }
+    Ok(unless_raced(written).map(drop)?)
 }
 
 /// What a single write returns.

@@ -28,7 +28,9 @@ pub use conditions::{
     change_handle, delete, delete_handle, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
     silent_since,
 };
-pub use db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
+pub use db::{
+    Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict, unless_raced,
+};
 pub use dynamo::{Dynamo, http_client, http_client_believing};
 pub use found::Found;
 pub use queue::{Ended, Waiting, placed_last};

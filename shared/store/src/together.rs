@@ -23,7 +23,7 @@ impl<'t, T> Attempts<'t, T> {
     /// Takes the result of writing all. Returns whether each is tried alone now.
     pub fn part_after<R>(&mut self, result: &Result<R, WriteError>) -> bool {
         let all = std::mem::take(&mut self.all);
-        let part = all.len() > 1 && matches!(result, Err(WriteError::Conflict(_) | WriteError::Contended));
+        let part = all.len() > 1 && result.as_ref().is_err_and(WriteError::is_conflict);
         if part {
             self.left = all.chunks(1);
         }

@@ -15,7 +15,7 @@ use model::ActionName;
 use model::time::{Span, Time};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -64,7 +64,7 @@ struct State {
     dice: Xoshiro256PlusPlus,
     counts: BTreeMap<&'static str, u64>,
     faults: Vec<u64>,
-    did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
+    did: BTreeMap<(&'static str, ActionName, ActionOutcome), u64>,
     calls: BTreeMap<&'static str, BTreeSet<String>>,
     lines: VecDeque<Line>,
 }
@@ -208,7 +208,7 @@ impl Core {
     }
 
     /// Counts the outcome of an action of a function.
-    pub fn did(&self, function: &'static str, action: ActionName, outcome: Outcome) {
+    pub fn did(&self, function: &'static str, action: ActionName, outcome: ActionOutcome) {
         if !happened::ACTIONS.contains(&(function, action)) {
             self.broken("the_summary_names_all_there_is", format!("{function} {action}"));
         }

@@ -21,7 +21,7 @@ use model::time::{Span, Time};
 use model::wire::JobCredentials;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ impl Functions {
         let key: NodeKey = "5a".repeat(32).parse().unwrap_or_else(|_| unreachable!("a good key"));
         let seed = core.scenario.seed;
         let store = Store::with_rng(db, Rng::seeded(seed));
-        let credentials = Credentials::Token(key.clone());
+        let credentials = NodeCredentials::Token(key.clone());
         let skew = || {
             let ms = if core.happens(Fault::ClockSkew) { core.of(Fault::ClockSkew, -3000, 3000) } else { 0 };
             Span::from_ms(ms)
@@ -406,7 +406,7 @@ impl Functions {
                     _ => "sweep-dispatch ran",
                 });
                 if function == poll_and_scale::FUNCTION {
-                    let said = answer.actions.iter().filter(|a| a.outcome == runtime::answer::Outcome::Said);
+                    let said = answer.actions.iter().filter(|a| a.outcome == runtime::answer::ActionOutcome::Reported);
                     *lock(&self.last_said) =
                         said.map(|a| format!("{} {}: {}", a.action, a.subject, a.reason)).collect();
                 }

@@ -6,7 +6,7 @@
 
 use crate::fault::Fault;
 use model::ActionName;
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The states and situations that a world can reach.
@@ -163,7 +163,7 @@ pub struct Happened {
     /// The counts of states and situations that were reached.
     pub counts: BTreeMap<&'static str, u64>,
     /// The counts of actions of the scheduled functions, by outcome.
-    pub did: BTreeMap<(&'static str, ActionName, Outcome), u64>,
+    pub did: BTreeMap<(&'static str, ActionName, ActionOutcome), u64>,
     /// The calls of AWS that each function made: the operation, and the table and index.
     pub calls: BTreeMap<&'static str, BTreeSet<String>>,
 }
@@ -202,7 +202,7 @@ impl Happened {
         for (function, action) in ACTIONS {
             let outcomes = self.did.iter().filter(|((f, a, _), _)| f == function && a == action);
             let mut line: Vec<String> = outcomes.clone().map(|((.., done), n)| format!("{done:?} {n}")).collect();
-            if !outcomes.clone().any(|((.., done), _)| matches!(done, Outcome::Done | Outcome::Said)) {
+            if !outcomes.clone().any(|((.., done), _)| matches!(done, ActionOutcome::Done | ActionOutcome::Reported)) {
                 line.push("never done".to_owned());
             }
             lines.push(format!("  {function:<20} {action:<18} {}", line.join(", ")));

@@ -15,7 +15,7 @@ use model::auth::NodeKey;
 use model::cloud::{Cloud, Instance};
 use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::{ClientStatus, NodeRecord};
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -130,7 +130,7 @@ impl Scene {
         parties.sort_by_key(|(_, alloc)| alloc.job_id);
         let mut parties = parties.into_iter().map(|(party, _)| party);
         let (victim, rogue) = (parties.next().unwrap(), parties.next().unwrap());
-        let role = Credentials::Iam(NODE_ROLE.parse().unwrap());
+        let role = NodeCredentials::Iam(NODE_ROLE.parse().unwrap());
         let signed = heartbeat_ingest::Ingest::new(world.store.clone(), role, world.cluster.clone());
         world.make_row(victim.alloc).await;
         Self { world, signed, victim, rogue }

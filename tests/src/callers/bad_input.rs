@@ -13,7 +13,7 @@ use model::launch::LaunchRequest;
 use model::policy::Policy;
 use model::time::Span;
 use model::{Intent, Needs, NodeRecord, fixtures};
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -288,7 +288,7 @@ async fn a_repeated_heartbeat_shortens_no_lease() {
     let mut shorter = quick_policy();
     shorter["heartbeat"] = json!({"ttl_s": 10, "idle_s": 10, "grace_s": 10});
     set_policy(&world.look, &Policy::from_json(&shorter).unwrap()).await;
-    let key = Credentials::Token(world.settings.key.clone().unwrap());
+    let key = NodeCredentials::Token(world.settings.key.clone().unwrap());
     let ingest = heartbeat_ingest::Ingest::new(world.store.clone(), key, world.cluster.clone());
     world.pass(1);
     let now = world.now();

@@ -14,7 +14,7 @@ use model::{Alloc, Job, JobSpec, NewLife, NodeRecord, Work};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ impl Bench {
     /// The answer of a function, as its `main` makes it.
     async fn invoke(&self, function: &str, event: &Value) -> Reply {
         let clock = RunClock::new(at(61), None, Duration::from_secs(50));
-        let credentials = Credentials::Token(KEY.parse().unwrap());
+        let credentials = NodeCredentials::Token(KEY.parse().unwrap());
         let settings = LaunchSettings {
             cluster: self.cluster.clone(),
             key: None,

@@ -11,7 +11,7 @@ use model::policy::Policy;
 use model::wire::AllocUpdate;
 use model::{Alloc, ClientStatus, NodeRecord, NodeStatus, ReportOutcome};
 use poll_and_scale::{Action, act, plan};
-use runtime::answer::{ActionAnswer, Outcome};
+use runtime::answer::{ActionAnswer, ActionOutcome};
 use runtime::observation::Observation;
 use runtime::run::Run;
 use serde_json::json;
@@ -72,7 +72,7 @@ impl World {
     }
 }
 
-fn outcome(answers: &[ActionAnswer], action: ActionName) -> Outcome {
+fn outcome(answers: &[ActionAnswer], action: ActionName) -> ActionOutcome {
     let found: Vec<_> = answers.iter().filter(|a| a.action == action).collect();
     assert_eq!(found.len(), 1, "{answers:?}");
     found[0].outcome
@@ -85,7 +85,7 @@ async fn an_alloc_on_a_node_that_a_scan_did_not_show_yet_is_not_lost() {
     let mut seen = world.observe().await;
     seen.nodes.clear();
     let before = world.rows().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::LoseAlloc), Outcome::Conflict);
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::LoseAlloc), ActionOutcome::Conflict);
     assert_eq!(world.rows().await.1, before.1);
     assert_eq!(world.rows().await.0, before.0);
 }
@@ -130,12 +130,12 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let alone = Action::ResolveReconnect { keep: original, stop: Vec::new(), on: vec![node] };
     assert!(planned.actions.iter().any(|p| p.action == alone), "{planned:?}");
     let rows = world.rows().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Conflict);
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), ActionOutcome::Conflict);
     assert_eq!(world.rows().await, rows);
 
     // A run that reads all rows as they are tells one of the copies to stop.
     let seen = world.observe().await;
-    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), Outcome::Done);
+    assert_eq!(outcome(&world.act_on(&seen).await, ActionName::ResolveReconnect), ActionOutcome::Done);
     let wanted = |a: &&Alloc| a.summary.desired == model::Desired::Run;
     assert_eq!(world.rows().await.1.iter().filter(wanted).count(), 1);
 }
@@ -158,7 +158,7 @@ async fn a_plan_that_is_shown_announces_only_what_a_run_would_do() {
     // A run that has read the same also changes nothing.
     let rows = world.rows().await;
     let answers = world.act_on(&behind).await;
-    assert_eq!(outcome(&answers, ActionName::StopAlloc), Outcome::Conflict);
+    assert_eq!(outcome(&answers, ActionName::StopAlloc), ActionOutcome::Conflict);
     assert_eq!(world.rows().await.1, rows.1);
 
     // The list of the instances lags too: EC2 knows an instance by its id that it does not list.
@@ -192,12 +192,12 @@ async fn no_node_is_launched_for_a_job_that_was_placed_meanwhile() {
             state.life.intent = model::Intent::Drain;
         }
     }
-    let launches = |p: &poll_and_scale::Planned| matches!(p.action, Action::Launch { job_id: Some(_), .. });
+    let launches = |p: &poll_and_scale::PlannedAction| matches!(p.action, Action::Launch { job_id: Some(_), .. });
     let planned = plan(&behind, world.now());
     assert!(planned.actions.iter().any(launches), "{planned:?}");
     assert!(!shown(&world, &behind).await.contains(&ActionName::Launch));
     let rows = world.rows().await;
-    assert_eq!(outcome(&world.act_on(&behind).await, ActionName::Launch), Outcome::Conflict);
+    assert_eq!(outcome(&world.act_on(&behind).await, ActionName::Launch), ActionOutcome::Conflict);
     assert_eq!(world.rows().await.2.len(), rows.2.len());
 }
 
@@ -209,11 +209,12 @@ async fn a_plan_of_clean_stale_records_that_is_shown_announces_only_what_a_run_w
     let shown = async |seen: &Observation| {
         let plan = clean_stale_records::plan(seen, world.now());
         // The other rows are about functions, which have not run for some time.
-        let of_slots = |plan: &clean_stale_records::Plan| -> Vec<String> {
+        let of_slots = |plan: &clean_stale_records::CleaningPlan| -> Vec<String> {
             plan.actions.iter().map(|p| p.row().subject).filter(|s| s.starts_with("slot#")).collect()
         };
         let planned = of_slots(&plan);
-        let confirmed = clean_stale_records::act::confirm(&world.look, &*world.cloud, seen, plan).await.unwrap();
+        let confirmed =
+            clean_stale_records::act::confirm(&world.look, &*world.cloud, seen, plan, world.now()).await.unwrap();
         (planned, of_slots(&confirmed))
     };
     let subject = format!("slot#{}", node_id.slot());
@@ -253,8 +254,8 @@ async fn many_orphans_are_terminated_in_one_call_and_an_instance_that_has_a_reco
     let answers = clean_stale_records::act::act(run, &*world.cloud, &plan).await;
     let of_orphans = answers.iter().filter(|a| a.action == ActionName::TerminateOrphan);
     let outcomes: Vec<_> = of_orphans.map(|a| (a.outcome, a.subject == format!("slot#{}", node_id.slot()))).collect();
-    assert_eq!(outcomes.iter().filter(|o| **o == (Outcome::Done, false)).count(), 30, "{outcomes:?}");
-    assert_eq!(outcomes.iter().filter(|o| **o == (Outcome::Conflict, true)).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|o| **o == (ActionOutcome::Done, false)).count(), 30, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|o| **o == (ActionOutcome::Conflict, true)).count(), 1, "{outcomes:?}");
     let log = world.switch.log().split_off(before);
     assert_eq!(log.iter().filter(|call| *call == "TerminateInstances").count(), 1, "{log:?}");
     let ended = |i: &ec2_stand_in::Ec2Instance| {

@@ -20,8 +20,8 @@ use model::{
     NodeState, NodeStatus, Version,
 };
 use nodekeeper_simulation::database::Plain;
-use poll_and_scale::{Plan, act, plan};
-use runtime::answer::{ActionAnswer, Outcome};
+use poll_and_scale::{FleetPlan, act, plan};
+use runtime::answer::{ActionAnswer, ActionOutcome};
 use runtime::clock::RunClock;
 use runtime::observation::Observation;
 use runtime::run::Run;
@@ -278,13 +278,13 @@ fn is_repeated(action: ActionName) -> bool {
 }
 
 /// Whether the plan frees something that the next run may use. Then the next plan need not be empty.
-fn frees(plan: &Plan, answers: &[ActionAnswer]) -> bool {
+fn frees(plan: &FleetPlan, answers: &[ActionAnswer]) -> bool {
     let only_uses = |a: &ActionAnswer| {
         is_repeated(a.action)
             || matches!(a.action, ActionName::Launch | ActionName::Place | ActionName::Replace | ActionName::Reject)
     };
     // A run that notes since when the instance of a record is unlisted decides nothing else about that node.
-    let noted = |p: &poll_and_scale::Planned| {
+    let noted = |p: &poll_and_scale::PlannedAction| {
         let listing = matches!(
             p.reason,
             Reason::Unlisted { .. }
@@ -296,7 +296,7 @@ fn frees(plan: &Plan, answers: &[ActionAnswer]) -> bool {
     };
     let limited = |r: &Reason| matches!(r, Reason::MaxPerRun { .. } | Reason::AttemptsSpent { .. });
     !answers.iter().all(only_uses)
-        || answers.iter().any(|a| matches!(a.outcome, Outcome::Failed | Outcome::Conflict | Outcome::Left))
+        || answers.iter().any(|a| matches!(a.outcome, ActionOutcome::Failed | ActionOutcome::Conflict | ActionOutcome::Left))
         // A run makes only some attempts or launches, and the next run makes the next ones.
         || plan.explained.limits.iter().any(limited)
         || plan.actions.iter().any(noted)
@@ -307,12 +307,12 @@ fn frees(plan: &Plan, answers: &[ActionAnswer]) -> bool {
 async fn asks_again(seed: u64) -> Option<String> {
     let (store, ec2) = state(seed).await;
     let settings = settings();
-    let mut before: Option<(Plan, Vec<ActionAnswer>)> = None;
+    let mut before: Option<(FleetPlan, Vec<ActionAnswer>)> = None;
     for n in 0..RUNS {
         let now = at(NOW_S) + Span::from_ms(100 * n as i64);
         let seen = Observation::read(&store, &ec2, now).await.unwrap();
         let next = plan(&seen, now);
-        let acts = |p: &poll_and_scale::Planned| {
+        let acts = |p: &poll_and_scale::PlannedAction| {
             let row = p.row();
             // The count of runs that see a node idle may reach its limit.
             let idle = matches!(p.reason, Reason::IdleTooLong { .. });

@@ -10,7 +10,7 @@ use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::fixtures::slot;
 use model::launch::LaunchRequest;
 use model::{ActionName, Intent, JobState, NodeRecord};
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -220,7 +220,7 @@ async fn a_batch_of_which_one_record_changes_meanwhile_is_bound() {
     let mut world = batch_of_four(4).await;
     world.cloud = Arc::new(Draining(Arc::clone(&world.cloud), world.look.clone()));
     let answer = world.poll().await.unwrap();
-    assert!(answer.actions.iter().all(|a| a.outcome == Outcome::Done), "{answer:?}");
+    assert!(answer.actions.iter().all(|a| a.outcome == ActionOutcome::Done), "{answer:?}");
     let nodes = world.look.nodes().await.unwrap();
     let lives: Vec<_> = nodes.iter().map(|n| n.life().unwrap()).collect();
     assert!(lives.iter().all(|life| life.instance_id.is_some()), "{lives:?}");
@@ -359,7 +359,7 @@ async fn a_job_whose_allocs_a_restored_table_forgot_is_queued_again_and_ends() {
     restore_only(&world, Table::Allocs, without_allocs).await;
     let did = world.poll().await.unwrap().actions;
     let requeued = did.iter().find(|a| a.action == ActionName::Requeue).map(|a| (a.subject.as_str(), a.outcome));
-    assert_eq!(requeued, Some((format!("job#{id}").as_str(), Outcome::Done)), "{did:?}");
+    assert_eq!(requeued, Some((format!("job#{id}").as_str(), ActionOutcome::Done)), "{did:?}");
     for _ in 0..40 {
         world.step().await;
     }

@@ -10,7 +10,7 @@ use model::policy::{Policy, example_json};
 use model::time::Span;
 use model::{ActionName, BrakeKind, Version};
 use nodekeeper_simulation::database::Plain;
-use runtime::answer::{ActionAnswer, Outcome};
+use runtime::answer::{ActionAnswer, ActionOutcome};
 use runtime::clock::RunClock;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ fn clock(s: i64) -> RunClock {
     RunClock::new(at(s), None, Duration::from_secs(50))
 }
 
-fn outcomes(answers: &[ActionAnswer]) -> BTreeMap<(String, Outcome), usize> {
+fn outcomes(answers: &[ActionAnswer]) -> BTreeMap<(String, ActionOutcome), usize> {
     let mut outcomes = BTreeMap::new();
     for answer in answers {
         *outcomes.entry((answer.action.to_string(), answer.outcome)).or_default() += 1;
@@ -96,7 +96,7 @@ async fn a_termination_that_the_tag_forbids_says_so() {
     };
     let ran = poll_and_scale::tick(&store, &ec2, &settings, &json!({}), clock(NOW_S)).await.unwrap();
     let answer = ran.actions.iter().find(|a| a.action == ActionName::Terminate).unwrap();
-    assert_eq!((answer.outcome, answer.done), (Outcome::Said, false));
+    assert_eq!((answer.outcome, answer.done), (ActionOutcome::Reported, false));
     let why = answer.error.as_deref().unwrap_or_default();
     assert!(why.contains("i-0") && why.contains(&fixtures::node_id(7).to_string()), "{why}");
     assert_eq!(ec2.terminated(), Vec::<String>::new());
@@ -111,7 +111,7 @@ async fn a_release_is_used_up_by_what_it_let_go_and_not_by_a_run_that_failed() {
         let ran = clean_stale_records::tick(&store, &ec2, &json!({}), clock(s)).await.unwrap();
         outcomes(&ran.actions).into_iter().filter(|((action, _), _)| action == "terminate_orphan").collect::<Vec<_>>()
     };
-    let all = |outcome: Outcome| vec![(("terminate_orphan".to_owned(), outcome), 5)];
+    let all = |outcome: ActionOutcome| vec![(("terminate_orphan".to_owned(), outcome), 5)];
     assert_eq!(run(NOW_S).await, [], "the brake holds them");
     let kind = BrakeKind::Orphans;
     let held: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await.unwrap();
@@ -119,9 +119,9 @@ async fn a_release_is_used_up_by_what_it_let_go_and_not_by_a_run_that_failed() {
     let given = before.given(&held, None, Span::from_s(3600), at(NOW_S + 10));
     store.write_entry(&before, &given).await.unwrap();
     ec2.refuses.store(true, Ordering::Relaxed);
-    assert_eq!(run(NOW_S + 60).await, all(Outcome::Failed));
+    assert_eq!(run(NOW_S + 60).await, all(ActionOutcome::Failed));
     ec2.refuses.store(false, Ordering::Relaxed);
-    assert_eq!(run(NOW_S + 120).await, all(Outcome::Done), "the release still counts");
+    assert_eq!(run(NOW_S + 120).await, all(ActionOutcome::Done), "the release still counts");
     let used: Release = store.entry(&ControlKey::Release(kind)).await.unwrap();
     assert!(!used.applies(at(NOW_S + 180)), "a run takes real milliseconds: {used:?}");
 }

@@ -6,7 +6,7 @@ use model::control::{ControlKey, Entry, EntryChange, EntryRow, FailedStarts};
 use model::enums::Reach;
 use model::time::Span;
 use model::{ActionName, Class, JobSpec};
-use runtime::answer::{Outcome, RunAnswer};
+use runtime::answer::{ActionOutcome, RunAnswer};
 use serde_json::json;
 
 fn alone() -> JobSpec {
@@ -25,11 +25,11 @@ async fn instances_that_die_before_they_call_pause_launching() {
     policy["boot"]["failures_before_pause"] = json!(2);
     let world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
     world.submit(alone()).await;
-    let done = |answer: &RunAnswer, action: ActionName| -> Vec<Outcome> {
+    let done = |answer: &RunAnswer, action: ActionName| -> Vec<ActionOutcome> {
         answer.actions.iter().filter(|a| a.action == action).map(|a| a.outcome).collect()
     };
-    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [Outcome::Done]);
-    for (died, then) in [(1, Outcome::Done), (2, Outcome::Left)] {
+    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [ActionOutcome::Done]);
+    for (died, then) in [(1, ActionOutcome::Done), (2, ActionOutcome::Left)] {
         for instance in world.ec2.instances() {
             world.ec2.terminate_by_cloud(&instance.instance_id);
         }
@@ -40,14 +40,14 @@ async fn instances_that_die_before_they_call_pause_launching() {
         let answer = world.poll().await.unwrap();
         assert_eq!(
             (done(&answer, ActionName::Clean), done(&answer, ActionName::Launch)),
-            (vec![Outcome::Done], vec![then]),
+            (vec![ActionOutcome::Done], vec![then]),
             "{answer:?}"
         );
         assert_eq!(failures(&world).await.count(), died);
     }
     assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [], "it pauses");
     world.pass(61);
-    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [Outcome::Done], "the pause is over");
+    assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [ActionOutcome::Done], "the pause is over");
 }
 
 #[tokio::test]
@@ -72,11 +72,11 @@ async fn a_launch_without_time_left_is_left_to_the_next_run() {
     }
     let answer = tokio::time::timeout(std::time::Duration::from_secs(40), world.poll()).await;
     let answer = answer.expect("it does not wait for turns that come too late").unwrap();
-    let launches: Vec<Outcome> =
+    let launches: Vec<ActionOutcome> =
         answer.actions.iter().filter(|a| a.action == ActionName::Launch).map(|a| a.outcome).collect();
     assert_eq!(launches.len(), 4);
-    assert_eq!(launches.iter().filter(|d| **d == Outcome::Done).count(), 1, "{launches:?}");
-    assert_eq!(launches.iter().filter(|d| **d == Outcome::Left).count(), 3, "{launches:?}");
+    assert_eq!(launches.iter().filter(|d| **d == ActionOutcome::Done).count(), 1, "{launches:?}");
+    assert_eq!(launches.iter().filter(|d| **d == ActionOutcome::Left).count(), 3, "{launches:?}");
     assert!(world.look.control().await.unwrap().runs.contains_key("poll-and-scale"));
 }
 
@@ -98,9 +98,9 @@ async fn after_a_shortage_launches_double_with_each_success() {
     let launches = async || -> (usize, usize) {
         let answer = world.poll().await.unwrap();
         let outcomes = answer.actions.iter().filter(|a| a.action == ActionName::Launch).map(|a| a.outcome);
-        let outcomes: Vec<Outcome> = outcomes.collect();
-        let of = |done: Outcome| outcomes.iter().filter(|d| **d == done).count();
-        (of(Outcome::Done), of(Outcome::Failed))
+        let outcomes: Vec<ActionOutcome> = outcomes.collect();
+        let of = |done: ActionOutcome| outcomes.iter().filter(|d| **d == done).count();
+        (of(ActionOutcome::Done), of(ActionOutcome::Failed))
     };
     short(true);
     assert!(launches().await.1 > 0, "it is short");
@@ -140,7 +140,7 @@ async fn the_members_of_a_job_are_bought_together_or_not_at_all() {
     world.ec2.set_faults(serde_json::from_value(json!({"shortages": [{"left": 2}]})).unwrap());
     let answer = world.poll().await.unwrap();
     assert!(
-        answer.actions.iter().any(|a| a.action == ActionName::Launch && a.outcome == Outcome::Failed),
+        answer.actions.iter().any(|a| a.action == ActionName::Launch && a.outcome == ActionOutcome::Failed),
         "{answer:?}"
     );
     assert_eq!(world.ec2.instances().len(), 0, "a part of them would idle");

@@ -13,8 +13,8 @@ use model::quotas::quota_of;
 use model::time::Time;
 use model::{Arch, Market};
 use runtime::clock::RunClock;
-use runtime::env::Environment;
-use runtime::http::Credentials;
+use runtime::env::FunctionEnvironment;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Parts;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -280,9 +280,9 @@ async fn clean_stale_records_keeps_what_aws_offers() {
     dynamo.create_tables().await.unwrap();
     let store = Store::new(Arc::new(dynamo));
     set_policy(&store, &Policy::from_json(&example_json()).unwrap()).await;
-    let env = Environment {
+    let env = FunctionEnvironment {
         cluster,
-        credentials: Credentials::Nobody,
+        credentials: NodeCredentials::Nobody,
         heartbeat_url: "http://heartbeat".into(),
         sweep_url: "http://sweep".into(),
         grant_url: None,

@@ -28,7 +28,7 @@ use node::Node;
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -231,7 +231,7 @@ impl World {
         let real: Arc<dyn Cloud> = Arc::new(cloud::Ec2::connect(&aws, cluster.clone()).with_offers(&aws));
         let cloud = Arc::new(Switched { inner: real, switch: Arc::clone(&switch), function: "" });
         let key = NODE_KEY.parse::<NodeKey>().unwrap();
-        let credentials = Credentials::Token(key.clone());
+        let credentials = NodeCredentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
             key: Some(key),

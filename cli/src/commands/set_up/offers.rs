@@ -42,7 +42,7 @@ pub(in crate::commands) async fn ask_and_keep(context: &mut Context<'_>, cluster
             writeln!(context.out, "size {}: {types}, {market}, from {name} at {from} an hour", several.name)?;
         }
     }
-    let faults = catalogue::faults(&policy, now).into_iter().map(|fault| fault.says);
+    let faults = catalogue::faults(&policy, now).into_iter().map(|fault| fault.text);
     for says in faults.chain(catalogue::remarks(&policy)) {
         writeln!(context.err, "{says}")?;
     }

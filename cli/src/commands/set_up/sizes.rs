@@ -94,7 +94,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     }
     let policy = policy.with_catalogue(catalogue);
     let faults = catalogue::faults(&policy, now);
-    for says in faults.iter().map(|fault| fault.says.clone()).chain(catalogue::remarks(&policy)) {
+    for says in faults.iter().map(|fault| fault.text.clone()).chain(catalogue::remarks(&policy)) {
         writeln!(context.err, "{says}")?;
     }
     Ok(Outcome::done_if(faults.is_empty() && is_complete))

@@ -7,7 +7,7 @@ use crate::commands::amounts::{self, seconds};
 use crate::console::Context;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use clap::{Args, ValueEnum};
-use history::{By, History, LONGEST, Line, Report};
+use history::{By, CostLine, History, LONGEST, Report};
 use model::time::Span;
 
 #[derive(Args, Clone, Debug)]
@@ -71,7 +71,7 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
         By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Size => &["SIZE", "MARKET", "PRICE AN HOUR", "NODES", "BEGAN", "NODE TIME", "COST"],
     };
-    let cells = |line: &Line| {
+    let cells = |line: &CostLine| {
         let which = match report.by {
             By::Job => vec![or_blank(line.name.as_ref())],
             By::Name => vec![line.count.to_string()],

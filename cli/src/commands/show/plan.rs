@@ -99,7 +99,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         Planner::CleanStaleRecords => {
             let seen = with(Observation::read_for_cleaning(store, cloud, || now).await?);
             let plan = clean_stale_records::plan(&seen, at);
-            clean_stale_records::act::confirm(store, cloud, &seen, plan).await?.answer()
+            clean_stale_records::act::confirm(store, cloud, &seen, plan, at).await?.answer()
         }
         Planner::SweepDispatch => args.function.plan(&with(sweep_dispatch::observe(store, now).await?), at),
     };

@@ -7,7 +7,7 @@ use crate::commands::watch::{self, Screenful};
 use crate::console::show::{self, Rows};
 use crate::console::{Cluster, Context, Outcome};
 use crate::view::present::{COUNTED, Snapshot};
-use crate::view::status::{Level, Status, none_or};
+use crate::view::status::{SignLevel, Status, none_or};
 use clap::Args;
 use model::time::Time;
 use std::io::Write;
@@ -52,12 +52,12 @@ fn print(status: &Status, out: &mut dyn Write, has_colours: bool) -> anyhow::Res
     let mut rows = Rows::new(&[]);
     for check in &status.checks {
         let mark = match check.level {
-            Level::Well => "ok",
-            Level::Look => "look",
-            Level::Wrong => "WRONG",
+            SignLevel::Well => "ok",
+            SignLevel::Caution => "look",
+            SignLevel::Wrong => "WRONG",
         };
         let to_do = if check.to_do.is_empty() { String::new() } else { format!(": {}", check.to_do) };
-        rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.says)]);
+        rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.text)]);
     }
     rows.colours(has_colours).print(out)?;
     writeln!(out, "nodes: {}", none_or(&status.nodes))?;

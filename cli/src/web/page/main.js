@@ -42,7 +42,7 @@ function banner({ status, verdict }) {
   const summary = `${verdict[0].toUpperCase()}${verdict.slice(1)}.`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary;
   $("banner").className = status.well ? (looks.length ? "look" : "well") : "wrong";
-  const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", sentence(c.says), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
+  const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", sentence(c.text), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
   fill($("checks"), [
     ...(wrong.length ? [el("ul", { "data-key": "wrong" }, wrong.map(line))] : []),
     el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - wrong.length} other checks`),

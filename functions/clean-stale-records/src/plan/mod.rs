@@ -6,7 +6,7 @@
 //! (`docs/rules.md#R7`, `docs/rules.md#R10`).
 //! Does not: act on an instance without a readable node id tag; it only warns.
 
-use crate::actions::{Action, Proof};
+use crate::actions::{CleaningAction, Proof};
 use model::action::EventPolicy;
 use model::brake::{Brake, Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
@@ -18,23 +18,20 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Life, NodeRecord, NodeState};
 use runtime::observation::{Observation, OpenLaunches};
-use runtime::watchdog;
+use runtime::{validation, watchdog};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use store::Table;
 
-/// A row that cannot be read, or a tag that makes no sense, leaves at most one event in this time.
-const A_DAY: Span = Span::from_s(86_400);
-
 /// The plan of one run.
-pub type Plan = model::action::Plan<Action>;
+pub type CleaningPlan = model::action::Plan<CleaningAction>;
 
 /// Makes the plan. `now` is the time of the decision.
-pub fn plan(seen: &Observation, now: Time) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(seen: &Observation, now: Time) -> CleaningPlan {
+    let mut plan = CleaningPlan::default();
     let found = Instances::of(seen);
     for instance in &found.without_owner {
         let reason = Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() };
-        plan.push(Action::Warn(Subject::Cluster), reason, EventPolicy::Once(A_DAY));
+        plan.push(CleaningAction::Warn(Subject::Cluster), reason, EventPolicy::Once(validation::A_DAY));
     }
     let mut silent = Vec::new();
     for record in &seen.nodes {
@@ -46,16 +43,13 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &found);
     // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
-    for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Jobs) {
-        let reason = Reason::RowInvalid { what: row.what.clone() };
-        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
-    }
+    validation::warn(&mut plan, &seen.quarantined, Table::Jobs, CleaningAction::Warn);
     for job in &seen.not_indexed {
-        plan.add(Action::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
+        plan.add(CleaningAction::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
     }
     over(seen, now, &mut plan);
     read_offers(seen, now, &mut plan);
-    watch(seen, now, &mut plan);
+    watchdog::warn(&mut plan, seen, CLEAN_STALE_RECORDS, now, CleaningAction::Warn);
     plan
 }
 
@@ -100,7 +94,7 @@ impl<'a> Instances<'a> {
 
 /// A stale record. `up`: the node should be up. `quiet`: the time since the node's last heartbeat or the record's
 /// last change, whichever is later.
-struct Silent {
+struct SilentRecord {
     node_id: NodeId,
     up: bool,
     quiet: Span,
@@ -111,11 +105,11 @@ struct Silent {
 fn stale(
     seen: &Observation,
     now: Time,
-    plan: &mut Plan,
+    plan: &mut CleaningPlan,
     record: &NodeRecord,
     life: &Life,
     found: &Instances<'_>,
-) -> Option<Silent> {
+) -> Option<SilentRecord> {
     let node_id = life.node_id;
     if found.live.contains_key(&node_id) || found.open.keep(life) {
         return None;
@@ -127,7 +121,7 @@ fn stale(
     }
     if let Some(instance) = bound {
         let reason = Reason::InstanceTerminated { instance_id: instance.instance_id.clone() };
-        plan.add(Action::Clean { node_id, proof: Proof::Listed }, reason);
+        plan.add(CleaningAction::Clean { node_id, proof: Proof::Listed }, reason);
         return None;
     }
     let pinged = record.contact().map(|c| c.last_ping_at);
@@ -135,7 +129,7 @@ fn stale(
     // Until the claim ends, the launch call may still be under way.
     let touched = touched.max(life.launch_claim_until_at);
     let quiet = now.since(touched);
-    (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| Silent { node_id, up: is_up(record), quiet })
+    (quiet >= Span::from_s(seen.policy.stale.after_s)).then(|| SilentRecord { node_id, up: is_up(record), quiet })
 }
 
 /// Whether the node should be up. A node that is shutting down is meant to disappear.
@@ -145,7 +139,7 @@ fn is_up(record: &NodeRecord) -> bool {
 
 /// Cleans the silent records. If they are an unusual share, the records of nodes that should be up wait, because it is
 /// then more likely that EC2's list is wrong than that all these nodes are gone.
-fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent]) {
+fn clean_silent(seen: &Observation, now: Time, plan: &mut CleaningPlan, silent: &[SilentRecord]) {
     let policy = &seen.policy.stale;
     // Only the records that existed when the trouble began count: later launches would make the share look smaller.
     let brake = seen.control.brake_of(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, now);
@@ -153,29 +147,33 @@ fn clean_silent(seen: &Observation, now: Time, plan: &mut Plan, silent: &[Silent
     let was_there = |r: &&NodeRecord| is_up(r) && r.life().is_some_and(|l| l.assigned_at <= began_at);
     let up = seen.nodes.iter().filter(was_there).count();
     let ids: Vec<String> = silent.iter().filter(|s| s.up).map(|s| s.node_id.to_string()).collect();
-    let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
-    let unusual = brake.is_unusual(ids.len(), up, unbraked);
+    let threshold = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
+    let unusual = brake.is_unusual(ids.len(), up, threshold);
     let why = Reason::ManyStale { stale: ids.len(), up };
     let hold = Some(Span::from_s(policy.brake_hold_s));
     let permit = braked(plan, &brake, unusual.then_some(Incident { hold, ids, not_before: None, why }));
-    let may_go = |s: &&Silent| !s.up || permit.frees(&s.node_id.to_string());
-    for Silent { node_id, quiet, .. } in silent.iter().filter(may_go) {
-        plan.add(Action::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
+    let may_go = |s: &&SilentRecord| !s.up || permit.frees(&s.node_id.to_string());
+    for SilentRecord { node_id, quiet, .. } in silent.iter().filter(may_go) {
+        plan.add(CleaningAction::Clean { node_id: *node_id, proof: Proof::Silence }, Reason::Stale { quiet: *quiet });
     }
 }
 
 /// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble, the
 /// stored entry says that nothing is held.
-fn braked(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
+fn braked(plan: &mut CleaningPlan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
     let decision = brake.judge(trouble);
     if !decision.change.is_empty() {
-        plan.push(Action::HoldBack(Box::new(decision.change)), decision.reason, EventPolicy::of_news(decision.news));
+        plan.push(
+            CleaningAction::HoldBack(Box::new(decision.change)),
+            decision.reason,
+            EventPolicy::of_news(decision.news),
+        );
     }
     decision.permit
 }
 
 /// Deletes the row of a free slot that is not below `nodes.max`. Such rows exist after the maximum was lowered.
-fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, found: &Instances<'_>) {
+fn surplus(seen: &Observation, plan: &mut CleaningPlan, record: &NodeRecord, found: &Instances<'_>) {
     if record.slot.number() < seen.policy.nodes.max {
         return;
     }
@@ -184,7 +182,7 @@ fn surplus(seen: &Observation, plan: &mut Plan, record: &NodeRecord, found: &Ins
         return;
     }
     let reason = Reason::SlotBeyondMaximum { slot: record.slot, max: seen.policy.nodes.max };
-    plan.add(Action::DeleteRecord(Box::new(record.clone())), reason);
+    plan.add(CleaningAction::DeleteRecord(Box::new(record.clone())), reason);
 }
 
 /// Whether an instance that may be one of these nodes belongs to no record: the life of each is over, or its record is
@@ -196,7 +194,7 @@ pub(crate) fn is_orphan<'r>(record: impl Fn(Slot) -> Option<&'r NodeRecord>, nod
     })
 }
 
-fn orphans(seen: &Observation, now: Time, plan: &mut Plan, instances: &Instances<'_>) {
+fn orphans(seen: &Observation, now: Time, plan: &mut CleaningPlan, instances: &Instances<'_>) {
     let policy = &seen.policy.stale;
     let records: HashMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let of_slot = |slot: Slot| records.get(&slot).copied();
@@ -232,13 +230,13 @@ fn orphans(seen: &Observation, now: Time, plan: &mut Plan, instances: &Instances
     for (nodes, instance) in found {
         let instance_id = instance.instance_id.clone();
         let reason = Reason::Orphan { instance_id: instance_id.clone(), owner: instance.owner() };
-        plan.add(Action::TerminateOrphan { instance_id, nodes }, reason);
+        plan.add(CleaningAction::TerminateOrphan { instance_id, nodes }, reason);
     }
 }
 
 /// Deletes the entries of the control table that ended long ago. Otherwise each instance type and zone that was ever short
 /// would keep one.
-fn over(seen: &Observation, now: Time, plan: &mut Plan) {
+fn over(seen: &Observation, now: Time, plan: &mut CleaningPlan) {
     let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, now);
     for (key, row) in seen.control.entries().filter(is_over) {
         let text = key.to_string();
@@ -246,22 +244,15 @@ fn over(seen: &Observation, now: Time, plan: &mut Plan) {
             ControlKey::Demand(_) => Reason::SetOver { key: text },
             _ => Reason::EntryOver { key: text },
         };
-        plan.add_quietly(Action::ForgetEntry(Box::new(row.clone())), reason);
+        plan.add_quietly(CleaningAction::ForgetEntry(Box::new(row.clone())), reason);
     }
 }
 
-fn read_offers(seen: &Observation, now: Time, plan: &mut Plan) {
+fn read_offers(seen: &Observation, now: Time, plan: &mut CleaningPlan) {
     let due = seen.policy.catalogue.due(&seen.policy.parts_wanted(), &seen.policy.catalogue_wanted(), now);
     if !due.is_empty() {
         let parts = due.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        plan.add_quietly(Action::ReadOffers(due), Reason::OffersAreOld { parts });
-    }
-}
-
-fn watch(seen: &Observation, now: Time, plan: &mut Plan) {
-    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
-    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, CLEAN_STALE_RECORDS, now) {
-        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
+        plan.add_quietly(CleaningAction::ReadOffers(due), Reason::OffersAreOld { parts });
     }
 }
 

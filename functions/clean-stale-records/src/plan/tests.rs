@@ -14,7 +14,7 @@ struct Given {
 }
 
 /// The plan of a run for which everything that EC2 offers was just read.
-fn plan(seen: &Observation, now: Time) -> Plan {
+fn plan(seen: &Observation, now: Time) -> CleaningPlan {
     let read = PartState { read_at: Some(now), ..PartState::default() };
     let parts = Part::ALL.map(|part| (part, read.clone())).into();
     let catalogue = Catalogue { parts, wanted: seen.policy.catalogue_wanted(), ..Catalogue::default() };
@@ -67,7 +67,7 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
         let planned = plan(&given.seen, at(8000));
         let rows: Vec<_> = planned.answer().actions.iter().map(|a| format!("{} {}", a.action, a.subject)).collect();
         let entry = planned.actions.into_iter().find_map(|a| match a.action {
-            Action::HoldBack(change) => change.entry.map(|(_, after)| after),
+            CleaningAction::HoldBack(change) => change.entry.map(|(_, after)| after),
             _ => None,
         });
         (rows, entry)
@@ -164,14 +164,14 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
         .actions
         .iter()
         .filter_map(|p| match &p.action {
-            Action::TerminateOrphan { instance_id, .. } => Some(instance_id.as_str()),
+            CleaningAction::TerminateOrphan { instance_id, .. } => Some(instance_id.as_str()),
             _ => None,
         })
         .collect();
     assert_eq!(terminated, ["i-00", "i-01", "i-02", "i-03", "i-04"]);
     // The run stores what is still held, and that the release is used up.
     let change = planned.actions.iter().find_map(|p| match &p.action {
-        Action::HoldBack(change) => Some(change.as_ref().clone()),
+        CleaningAction::HoldBack(change) => Some(change.as_ref().clone()),
         _ => None,
     });
     let change = change.unwrap();
@@ -189,6 +189,8 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
     // When none is left, the entry says so, and the next one is an ordinary orphan ten minutes later.
     given.seen.instances.clear();
     let calm = plan(&given.seen, at(800));
-    let Some(Action::HoldBack(change)) = calm.actions.first().map(|p| p.action.clone()) else { panic!("{calm:?}") };
+    let Some(CleaningAction::HoldBack(change)) = calm.actions.first().map(|p| p.action.clone()) else {
+        panic!("{calm:?}")
+    };
     assert_eq!(change.entry.unwrap().1.held(), Some(0));
 }

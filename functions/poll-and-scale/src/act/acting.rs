@@ -22,9 +22,6 @@ use store::{Cond, WriteError};
 /// The result of an action that returns no value.
 pub(super) type Done = Result<(), ActError>;
 
-/// How many actions run at the same time.
-pub(super) const AT_ONCE: usize = 8;
-
 pub(super) struct Acting<'a> {
     pub(super) run: Run<'a>,
     pub(super) cloud: &'a dyn Cloud,
@@ -41,9 +38,9 @@ pub(super) struct Acting<'a> {
 
 impl<'a> Acting<'a> {
     pub(super) fn new(run: Run<'a>, cloud: &'a dyn Cloud, settings: &'a LaunchSettings) -> Self {
-        let policy = &run.seen.policy;
+        let policy = &run.observed.policy;
         let rate = LaunchRate::new(policy.launch.calls_per_second);
-        if run.seen.control.launch_call(run.seen.observed_at) == LaunchCall::One {
+        if run.observed.control.launch_call(run.observed.observed_at) == LaunchCall::One {
             rate.refuse(Scope::FLEET);
         }
         Self {
@@ -94,6 +91,6 @@ impl<'a> Acting<'a> {
     }
 
     pub(super) fn reading(&self) -> Reading<'_> {
-        Reading { store: self.run.store, cloud: self.cloud, seen: self.run.seen }
+        Reading { store: self.run.store, cloud: self.cloud, observed: self.run.observed }
     }
 }

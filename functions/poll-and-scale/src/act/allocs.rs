@@ -73,7 +73,7 @@ impl Acting<'_> {
 
     /// Adds the inputs of the job, and where the alloc's whole output is stored by the policy of this run.
     fn complete(&self, alloc: &mut Alloc, inputs: &Inputs) {
-        let prefix = self.run.seen.policy.output.s3.as_ref();
+        let prefix = self.run.observed.policy.output.s3.as_ref();
         alloc.output_s3 = prefix.map(|prefix| prefix.place(&self.settings.cluster, alloc.id()));
         alloc.work.inputs.clone_from(inputs);
     }

@@ -5,7 +5,7 @@
 //! Does not: decide what is new; `model::announced` does.
 
 use super::acting::Acting;
-use crate::plan::Plan;
+use crate::plan::FleetPlan;
 use model::announced::AnnouncedRow;
 use model::control::ControlKey;
 use model::events::Event;
@@ -17,12 +17,12 @@ use store::{Store, change, ignore_conflict};
 impl Acting<'_> {
     /// Notes where the next run goes on in a long queue. The part stays while nodes boot for its jobs: otherwise no later
     /// run would know what the nodes are for.
-    pub(super) async fn note_queue_place(&self, plan: &Plan) {
-        let Some(part) = &self.run.seen.queue.part else { return };
+    pub(super) async fn note_queue_place(&self, plan: &FleetPlan) {
+        let Some(part) = &self.run.observed.queue.part else { return };
         let has_nodes = |w: &Waiting| w.why.iter().any(Reason::is_about_nodes_to_come);
         let mut come = plan.explained.waiting.iter().filter(|w| has_nodes(w)).flat_map(|w| &w.jobs);
         let after = if come.any(|id| part.jobs.contains(id)) { &part.stays } else { &part.moves };
-        let before = self.run.seen.control.queue_place();
+        let before = self.run.observed.control.queue_place();
         if *after != before {
             self.run.note_place(&before, after).await;
         }
@@ -30,8 +30,8 @@ impl Acting<'_> {
 
     /// Notes where the next run goes on in a long list of jobs that follow others.
     pub(super) async fn note_after_place(&self) {
-        if let Some(after) = &self.run.seen.after_place {
-            self.run.note_place(&self.run.seen.control.after_place(), after).await;
+        if let Some(after) = &self.run.observed.after_place {
+            self.run.note_place(&self.run.observed.control.after_place(), after).await;
         }
     }
 
@@ -39,17 +39,17 @@ impl Acting<'_> {
     /// a row. From the next run on they keep no node, until clean-stale-records finds that they were repaired.
     pub(super) async fn quarantine_jobs(&self) {
         let found = std::mem::take(&mut *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner));
-        let before = self.run.seen.control.jobs_place();
+        let before = self.run.observed.control.jobs_place();
         if let Some(after) = before.noting(found) {
             self.run.note_place(&before, &after).await;
         }
     }
 
     /// Writes events about what is new in the plan's explanation.
-    pub(super) async fn announce_news(&self, plan: &Plan) {
-        let before = self.run.seen.control.announced.as_ref();
+    pub(super) async fn announce_news(&self, plan: &FleetPlan) {
+        let before = self.run.observed.control.announced.as_ref();
         let key = ControlKey::Announced.to_string();
-        if before.is_none() && self.run.seen.control.unreadable.iter().any(|entry| entry.key == key) {
+        if before.is_none() && self.run.observed.control.unreadable.iter().any(|entry| entry.key == key) {
             // The row only says what was announced. While it is unreadable, nothing could be announced, so an empty one replaces it.
             if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::default()).await {
                 tracing::warn!(%error, "the unreadable row of what was announced could not be replaced");
@@ -58,7 +58,7 @@ impl Acting<'_> {
         }
         // A run reads only a part of the jobs that follow others, so what was announced of the rest would be forgotten and
         // announced again. The command that submitted such a job has said what it waits for.
-        let queue = self.run.seen.jobs.iter().filter(|job| !job.follows()).map(|job| job.job_id);
+        let queue = self.run.observed.jobs.iter().filter(|job| !job.follows()).map(|job| job.job_id);
         let told = before.cloned().unwrap_or_default();
         let (news, after): (_, AnnouncedRow) = told.news(&plan.explained, queue);
         if after == told || !self.run.may_begin() {

@@ -8,8 +8,8 @@
 //! Does not: launch, or check whether an instance works.
 
 use super::acting::Acting;
-use super::launch::{Change, Results, every};
-use crate::plan::{Action, Planned};
+use super::launch::{Change, LaunchResults, every};
+use crate::plan::{Action, PlannedAction};
 use model::batch::Batch;
 use model::cloud::{LaunchError, NewInstance};
 use model::events::Subject;
@@ -19,18 +19,17 @@ use model::reason::Reason;
 use model::{ActionName, NodeRecord};
 use runtime::answer::{ActError, ActionResult};
 use std::collections::BTreeSet;
-use store::WriteError;
 
 /// The most attempts at a write that loses races. The next run binds what is left.
 const RACES: usize = 3;
 
 /// The changes of one write, and the result that it gives each slot.
-type Changes = (Vec<Change>, Results);
+type Changes = (Vec<Change>, LaunchResults);
 
 impl Acting<'_> {
     /// Binds instances that EC2 lists to the nodes of their launch. All actions of a call belong to one launch.
-    pub(super) async fn bind_listed(&self, call: &[&Planned]) -> Vec<ActionResult> {
-        let bound = |planned: &Planned| match &planned.action {
+    pub(super) async fn bind_listed(&self, call: &[&PlannedAction]) -> Vec<ActionResult> {
+        let bound = |planned: &PlannedAction| match &planned.action {
             Action::BindInstance { node_id, instance } => Some((*node_id, NewInstance::clone(instance))),
             _ => None,
         };
@@ -49,7 +48,7 @@ impl Acting<'_> {
         slots: &[Slot],
         instances: &[NewInstance],
         few: Option<&LaunchError>,
-    ) -> Results {
+    ) -> LaunchResults {
         let freed: BTreeSet<Slot> = slots.iter().copied().filter(|_| few.is_some()).collect();
         // The list of records is read page by page, so it may lack records of a launch, also the lowest without an instance.
         let before = self.run.locks.before(launch, slots_of(&self.run.locks.of_launch(launch)).into_iter());
@@ -62,7 +61,7 @@ impl Acting<'_> {
         for _ in 0..RACES {
             let of_launch = self.run.locks.of_launch(launch);
             // A record that cannot be read may be the lowest without an instance.
-            if slots_of(&of_launch).iter().any(|slot| self.run.seen.quarantined.slots.contains(slot)) {
+            if slots_of(&of_launch).iter().any(|slot| self.run.observed.quarantined.slots.contains(slot)) {
                 break;
             }
             let (changes, results) = match self.changes(&of_launch, instances, &freed, few) {
@@ -74,7 +73,7 @@ impl Acting<'_> {
                     self.note_others(slots, &changes).await;
                     return results;
                 }
-                Err(WriteError::Conflict(_) | WriteError::Contended) => {}
+                Err(error) if error.is_conflict() => {}
                 Err(error) => return every(results.into_keys(), &error.into()),
             }
             if let Err(error) = self.read_again(of_launch.iter().map(|record| record.slot)).await {
@@ -103,7 +102,7 @@ impl Acting<'_> {
         freed: &BTreeSet<Slot>,
         few: Option<&LaunchError>,
     ) -> Result<Changes, NotPossible> {
-        let (now, mut changes, mut results) = (self.run.now(), Vec::new(), Results::new());
+        let (now, mut changes, mut results) = (self.run.now(), Vec::new(), LaunchResults::new());
         let named = |record: &NodeRecord| record.life().and_then(|life| life.instance_id.clone());
         let taken: BTreeSet<String> = of_launch.iter().filter_map(named).collect();
         let mut free = instances.iter().filter(|instance| !taken.contains(&instance.instance_id));

@@ -6,10 +6,10 @@
 //! Does not: make a call.
 
 use super::acting::Acting;
-use crate::plan::{Action, Plan, Planned};
+use crate::plan::{Action, FleetPlan, PlannedAction};
 use model::Offering;
 use model::ids::{JobId, Ulid};
-use runtime::run::{Call, each_alone};
+use runtime::run::{ActionCall, CallStep};
 use std::collections::BTreeMap;
 
 /// What the launches of one call have in common.
@@ -21,37 +21,31 @@ enum Common<'p> {
     Batch(Ulid),
 }
 
-/// The calls of a plan, in the order in which they are made.
-pub(super) struct Calls<'p> {
-    /// Each action alone, but the bindings of one launch together.
-    pub(super) alone: Vec<Call<'p, Action>>,
-    /// All terminations: one call.
-    pub(super) terminate: Call<'p, Action>,
-    /// The launches. They wait for each other, and no other action should wait for them.
-    pub(super) launches: Vec<Call<'p, Action>>,
-}
+/// How many calls run at the same time.
+const AT_ONCE: usize = 8;
 
-impl<'p> Calls<'p> {
-    pub(super) fn of(acting: &Acting<'_>, plan: &'p Plan) -> Self {
-        let (mut alone, mut terminate, mut launches) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bound: BTreeMap<Ulid, Call<'p, Action>> = BTreeMap::new();
-        for numbered in plan.actions.iter().enumerate() {
-            match &numbered.1.action {
-                Action::Launch { .. } | Action::Relaunch(_) => launches.push(numbered),
-                Action::Terminate { .. } => terminate.push(numbered),
-                Action::BindInstance { node_id, .. } => bound.entry(node_id.ulid()).or_default().push(numbered),
-                _ => alone.push(numbered),
-            }
+/// Each action is a call of its own, but for the bindings of one launch, all terminations, and the launches. The launches wait
+/// for each other, and no other action should wait for them.
+pub(super) fn steps<'p>(acting: &Acting<'_>, plan: &'p FleetPlan) -> Vec<CallStep<'p, Action>> {
+    let (mut calls, mut terminate, mut launches) = (Vec::new(), ActionCall::new(), ActionCall::new());
+    let mut bound: BTreeMap<Ulid, ActionCall<'p, Action>> = BTreeMap::new();
+    for numbered in plan.actions.iter().enumerate() {
+        match &numbered.1.action {
+            Action::Launch { .. } | Action::Relaunch(_) => launches.push(numbered),
+            Action::Terminate { .. } => terminate.push(numbered),
+            Action::BindInstance { node_id, .. } => bound.entry(node_id.ulid()).or_default().push(numbered),
+            _ => calls.push(vec![numbered]),
         }
-        let alone = each_alone(alone).into_iter().chain(bound.into_values()).collect();
-        Self { alone, terminate, launches: of_launches(acting, launches) }
     }
+    calls.extend(bound.into_values());
+    let launches = of_launches(acting, launches);
+    vec![CallStep::new(calls, AT_ONCE), CallStep::new(vec![terminate], 1), CallStep::new(launches, AT_ONCE)]
 }
 
 /// The launches of each call, in the plan's order.
-fn of_launches<'p>(acting: &Acting<'_>, launches: Call<'p, Action>) -> Vec<Call<'p, Action>> {
-    let mut calls: Vec<Call<'p, Action>> = Vec::new();
-    let most = acting.run.seen.policy.launch.max_per_call;
+fn of_launches<'p>(acting: &Acting<'_>, launches: ActionCall<'p, Action>) -> Vec<ActionCall<'p, Action>> {
+    let mut calls: Vec<ActionCall<'p, Action>> = Vec::new();
+    let most = acting.run.observed.policy.launch.max_per_call;
     // The last call of each kind.
     let mut last: Vec<(Common<'p>, usize)> = Vec::new();
     for (n, planned) in launches {
@@ -79,7 +73,7 @@ fn of_launches<'p>(acting: &Acting<'_>, launches: Call<'p, Action>) -> Vec<Call<
     calls
 }
 
-fn common<'p>(acting: &Acting<'_>, planned: &'p Planned) -> Option<Common<'p>> {
+fn common<'p>(acting: &Acting<'_>, planned: &'p PlannedAction) -> Option<Common<'p>> {
     match &planned.action {
         // With a key, the user data holds the token of one node, so each node needs a call of its own.
         Action::Launch { offerings, job_id: Some(job_id), is_member: true, .. } if acting.settings.key.is_none() => {

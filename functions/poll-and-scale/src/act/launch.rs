@@ -18,8 +18,8 @@
 //! Does not: choose what to launch, or count the attempts at an offering that EC2 was short of; the plan does.
 
 use super::acting::Acting;
-use super::ways::{Ways, calls_of, first_of};
-use crate::plan::{Action, Planned};
+use super::ways::{CallWays, calls_of, first_of};
+use crate::plan::{Action, PlannedAction};
 use model::Class;
 use model::batch::Batch;
 use model::cloud::{LaunchAnswer, LaunchError, Refusal};
@@ -31,25 +31,25 @@ use model::launch::{LaunchCall, LaunchRequest, Launched, client_token};
 use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
-use runtime::answer::{ActError, ActionResult, Outcome};
+use runtime::answer::{ActError, ActionResult};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::{Attempts, Cond, WriteError, ignore_conflict};
 
 /// The results of the launches of one call, by slot.
-pub(super) type Results = BTreeMap<Slot, ActionResult>;
+pub(super) type LaunchResults = BTreeMap<Slot, ActionResult>;
 
 /// A record before and after a change. `None` before: the slot has no row yet.
 pub(super) type Change = (Option<NodeRecord>, NodeRecord);
 
-const fn job_of(planned: &Planned) -> Option<JobId> {
+const fn job_of(planned: &PlannedAction) -> Option<JobId> {
     if let Action::Launch { job_id, .. } = &planned.action { *job_id } else { None }
 }
 
-pub(super) fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> Results {
+pub(super) fn every(slots: impl Iterator<Item = Slot>, result: &ActionResult) -> LaunchResults {
     slots.map(|slot| (slot, result.clone())).collect()
 }
 
-fn of_all(records: &[NodeRecord], result: &ActionResult) -> Results {
+fn of_all(records: &[NodeRecord], result: &ActionResult) -> LaunchResults {
     every(records.iter().map(|r| r.slot), result)
 }
 
@@ -61,9 +61,9 @@ impl Acting<'_> {
 
     /// Notes that a launch of an offering that was short succeeded: the next run may try this offering twice as often.
     async fn note_launch(&self, offering: &Offering) {
-        let before = self.run.seen.control.shortage(offering);
-        let Some(attempts) = before.attempts(self.run.seen.observed_at) else { return };
-        let after = before.succeeded(attempts, self.run.seen.policy.launch.max_per_run, self.run.now());
+        let before = self.run.observed.control.shortage(offering);
+        let Some(attempts) = before.attempts(self.run.observed.observed_at) else { return };
+        let after = before.succeeded(attempts, self.run.observed.policy.launch.max_per_run, self.run.now());
         if let Err(e) = ignore_conflict(self.run.store.write_entry(&before, &after).await) {
             tracing::warn!(key = %ControlKey::shortage_of(offering), error = %e, "a launch that succeeded was not noted");
         }
@@ -71,26 +71,29 @@ impl Acting<'_> {
 
     /// Claims these slots, each for its reason, and launches the first of these offerings that EC2 has. The next run
     /// launches the slots that do not fit into one batch.
-    pub(super) async fn launch(&self, call: &[&Planned], offerings: &[Offering]) -> Vec<ActionResult> {
-        let slot = |p: &Planned| if let Action::Launch { slot, .. } = &p.action { Some(*slot) } else { None };
-        let waiting = match self.still_waiting(call).await {
-            Ok(waiting) => waiting,
-            Err(error) => return vec![error.into(); call.len()],
-        };
+    pub(super) async fn launch(
+        &self,
+        call: &[&PlannedAction],
+        offerings: &[Offering],
+    ) -> Result<Vec<ActionResult>, ActError> {
+        let slot = |p: &PlannedAction| if let Action::Launch { slot, .. } = &p.action { Some(*slot) } else { None };
+        let waiting = self.still_waiting(call).await?;
         let needed = call.iter().filter(|p| job_of(p).is_none_or(|job| waiting.contains(&job)));
         let wanted: Vec<(Slot, String)> = needed.filter_map(|p| Some((slot(p)?, p.reason.to_string()))).collect();
         if wanted.is_empty() {
-            return vec![ActionResult::CONFLICT; call.len()];
+            return Err(ActError::CONFLICT);
         }
         let is_whole =
             call.len() > 1 && call.iter().all(|p| matches!(p.action, Action::Launch { is_member: true, .. }));
         let mut results = self.launch_in(&wanted, offerings, is_whole).await;
-        call.iter().map(|p| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT)).collect()
+        let result =
+            |p: &&PlannedAction| slot(p).and_then(|slot| results.remove(&slot)).unwrap_or(ActionResult::CONFLICT);
+        Ok(call.iter().map(result).collect())
     }
 
     /// The jobs of these launches that have not changed since the plan saw them. The queue is read before the nodes. Between the
     /// two reads, another run may have placed a job on a node that the plan then saw as full.
-    async fn still_waiting(&self, call: &[&Planned]) -> Result<BTreeSet<JobId>, ActError> {
+    async fn still_waiting(&self, call: &[&PlannedAction]) -> Result<BTreeSet<JobId>, ActError> {
         let jobs: BTreeSet<JobId> = call.iter().filter_map(|p| job_of(p)).collect();
         if jobs.is_empty() {
             return Ok(jobs);
@@ -99,9 +102,9 @@ impl Acting<'_> {
         Ok(rows.iter().filter(|job| self.reading().is_as_read(job)).map(|job| job.summary.job_id).collect())
     }
 
-    async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> Results {
+    async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> LaunchResults {
         let mut outcomes = every(wanted.iter().map(|(slot, _)| *slot), &ActionResult::LEFT);
-        let mut rest = calls_of(offerings, self.run.seen.policy.launch.zone_share, self.rate.launch_call());
+        let mut rest = calls_of(offerings, self.run.observed.policy.launch.zone_share, self.rate.launch_call());
         let Some(first) = self.next_ways(&mut rest).await else { return outcomes };
         match self.claim(wanted, first, is_whole).await {
             Ok(records) => outcomes.extend(self.launch_claimed(records, rest).await),
@@ -111,7 +114,7 @@ impl Acting<'_> {
     }
 
     /// The ways of the next call that this run may make. Waits for the turn of that call.
-    async fn next_ways(&self, rest: &mut VecDeque<Ways>) -> Option<Ways> {
+    async fn next_ways(&self, rest: &mut VecDeque<CallWays>) -> Option<CallWays> {
         loop {
             let mut ways = rest.pop_front()?;
             ways.retain(|way| !self.rate.is_refused(way));
@@ -130,7 +133,12 @@ impl Acting<'_> {
     }
 
     /// Claims these slots for one call, all or none.
-    async fn claim(&self, wanted: &[(Slot, String)], ways: Ways, is_whole: bool) -> Result<Vec<NodeRecord>, ActError> {
+    async fn claim(
+        &self,
+        wanted: &[(Slot, String)],
+        ways: CallWays,
+        is_whole: bool,
+    ) -> Result<Vec<NodeRecord>, ActError> {
         let now = self.run.now();
         let ulid = self.run.store.rng().ulid(now);
         let slots = || wanted.iter().map(|(slot, _)| *slot);
@@ -152,8 +160,8 @@ impl Acting<'_> {
     }
 
     /// Launches the claimed nodes. After a refusal, tries the ways that the refusal does not cover.
-    async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: VecDeque<Ways>) -> Results {
-        let mut outcomes = Results::new();
+    async fn launch_claimed(&self, mut records: Vec<NodeRecord>, mut rest: VecDeque<CallWays>) -> LaunchResults {
+        let mut outcomes = LaunchResults::new();
         let last = loop {
             let Some(life) = records.first().and_then(NodeRecord::life).cloned() else { return outcomes };
             let error = match self.call(&records).await {
@@ -187,10 +195,10 @@ impl Acting<'_> {
     }
 
     /// Makes each way a call of its own if EC2 does not take the call of several ways.
-    fn split(&self, error: &LaunchError, life: &Life, rest: &mut VecDeque<Ways>) {
+    fn split(&self, error: &LaunchError, life: &Life, rest: &mut VecDeque<CallWays>) {
         if matches!(error, LaunchError::Refused(refusal) if refusal.reach == Reach::Fleet) {
-            let ways: Ways = life.ways().into_iter().chain(rest.drain(..).flatten()).collect();
-            *rest = calls_of(&ways, self.run.seen.policy.launch.zone_share, LaunchCall::One);
+            let ways: CallWays = life.ways().into_iter().chain(rest.drain(..).flatten()).collect();
+            *rest = calls_of(&ways, self.run.observed.policy.launch.zone_share, LaunchCall::One);
         }
     }
 
@@ -200,8 +208,8 @@ impl Acting<'_> {
         &self,
         error: &LaunchError,
         life: &Life,
-        rest: &mut VecDeque<Ways>,
-    ) -> Option<(Ways, Option<Batch>)> {
+        rest: &mut VecDeque<CallWays>,
+    ) -> Option<(CallWays, Option<Batch>)> {
         let is_quota = matches!(error, LaunchError::Refused(refusal) if refusal.class == Class::Quota);
         let may_be_half = is_quota && !life.is_whole;
         let half = life.batch.as_ref().and_then(Batch::half).filter(|_| may_be_half);
@@ -216,7 +224,7 @@ impl Acting<'_> {
     async fn next_attempt(
         &self,
         records: &[NodeRecord],
-        ways: &Ways,
+        ways: &CallWays,
         batch: Option<&Batch>,
         error: &LaunchError,
     ) -> Result<(Vec<NodeRecord>, Vec<Slot>), ActError> {
@@ -241,8 +249,8 @@ impl Acting<'_> {
     }
 
     /// Repeats a launch whose answer never came, with the same token, for its nodes that have no instance.
-    pub(super) async fn relaunch(&self, call: &[&Planned]) -> Vec<ActionResult> {
-        let node = |p: &Planned| if let Action::Relaunch(node_id) = &p.action { Some(*node_id) } else { None };
+    pub(super) async fn relaunch(&self, call: &[&PlannedAction]) -> Vec<ActionResult> {
+        let node = |p: &PlannedAction| if let Action::Relaunch(node_id) = &p.action { Some(*node_id) } else { None };
         let nodes: Vec<NodeId> = call.iter().filter_map(|p| node(p)).collect();
         let all = |result: ActionResult| every(nodes.iter().map(|n| n.slot()), &result);
         let mut results = self.relaunch_in(&nodes).await.unwrap_or_else(all);
@@ -251,13 +259,13 @@ impl Acting<'_> {
     }
 
     /// The result of each node. The error is one result for all of them.
-    async fn relaunch_in(&self, nodes: &[NodeId]) -> Result<Results, ActionResult> {
+    async fn relaunch_in(&self, nodes: &[NodeId]) -> Result<LaunchResults, ActionResult> {
         let records: Vec<NodeRecord> = nodes.iter().map(|n| self.record(*n)).collect::<Result<_, _>>()?;
         let Some(life) = records.first().and_then(NodeRecord::life) else { return Err(ActionResult::CONFLICT) };
         if self.claimed(life).is_none() {
             // The policy has changed, so EC2 would refuse the token with another request. Later runs wait for the
             // tagged instances, or abandon the launch.
-            return Err(ActionResult::of(Outcome::Said));
+            return Err(ActionResult::REPORTED);
         }
         if !self.may_call().await || life.ways().iter().all(|way| self.rate.is_refused(way)) {
             return Err(ActionResult::LEFT);
@@ -281,12 +289,12 @@ impl Acting<'_> {
     /// The request by these ways. Several ways are a fleet.
     fn render<'l>(&self, launched: impl Into<Launched<'l>>, ways: &[Offering]) -> LaunchRequest {
         let call = if ways.len() == 1 { self.rate.launch_call() } else { LaunchCall::Fleet };
-        LaunchRequest { call, ..LaunchRequest::render(self.settings, &self.run.seen.policy, launched, ways) }
+        LaunchRequest { call, ..LaunchRequest::render(self.settings, &self.run.observed.policy, launched, ways) }
     }
 
     /// The request that this life has claimed, whichever call it is. `None` if the policy renders another one by now.
     fn claimed(&self, life: &Life) -> Option<LaunchRequest> {
-        let request = LaunchRequest::render(self.settings, &self.run.seen.policy, life.launched(), &life.ways());
+        let request = LaunchRequest::render(self.settings, &self.run.observed.policy, life.launched(), &life.ways());
         let of_call = |call| LaunchRequest { call, ..request.clone() };
         [LaunchCall::Fleet, LaunchCall::One].map(of_call).into_iter().find(|r| r.digest() == life.request_digest)
     }
@@ -310,8 +318,8 @@ impl Acting<'_> {
     }
 
     /// Binds each record to an instance, and frees the slots without one.
-    async fn settle(&self, records: &[NodeRecord], answer: &LaunchAnswer) -> Results {
-        let Some(life) = records.first().and_then(NodeRecord::life) else { return Results::new() };
+    async fn settle(&self, records: &[NodeRecord], answer: &LaunchAnswer) -> LaunchResults {
+        let Some(life) = records.first().and_then(NodeRecord::life) else { return LaunchResults::new() };
         let asked = life.batch.as_ref().map_or(1, Batch::len);
         let few = Refusal::short(format!("EC2 launched {} of the {asked} instances", answer.instances.len()));
         let few = LaunchError::from(few);
@@ -333,7 +341,7 @@ impl Acting<'_> {
     }
 
     /// Frees the slots at once, because EC2 has launched nothing for them.
-    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> Results {
+    async fn refused(&self, records: &[NodeRecord], error: LaunchError) -> LaunchResults {
         let (now, reason) = (self.run.now(), error.to_string());
         let mut outcomes = of_all(records, &error.into());
         // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
@@ -351,8 +359,8 @@ impl Acting<'_> {
     }
 
     /// Writes these changes together, or each alone if somebody has changed one of the records. Returns what failed.
-    async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> Results {
-        let mut failed = Results::new();
+    async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> LaunchResults {
+        let mut failed = LaunchResults::new();
         let mut attempts = Attempts::new(changes);
         while let Some(some) = attempts.take_next() {
             let written = self.write_nodes(some, conditions).await;
@@ -367,8 +375,8 @@ impl Acting<'_> {
 
     /// Stores the limit that follows from a refusal, and writes an event.
     async fn note_refusal(&self, slot: Slot, offering: &Offering, error: &LaunchError) {
-        let (seen, now) = (self.run.seen, self.run.now());
-        let change = seen.control.after_refusal(offering, error, &seen.policy, seen.policy_version, now);
+        let (observed, now) = (self.run.observed, self.run.now());
+        let change = observed.control.after_refusal(offering, error, &observed.policy, observed.policy_version, now);
         let key = change.key.clone();
         // An answer that EC2 did not give says nothing about the other calls of this run.
         if let ControlKey::Limit(class, scope) = &key

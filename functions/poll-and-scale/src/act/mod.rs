@@ -19,40 +19,24 @@ mod ways;
 
 pub use reading::confirm;
 
-use crate::plan::{Action, Plan, Planned};
-use acting::{AT_ONCE, Acting};
+use crate::plan::{Action, FleetPlan, PlannedAction};
+use acting::Acting;
 use async_trait::async_trait;
-use calls::Calls;
 use model::NodeStatus;
 use model::cloud::Cloud;
 use model::ids::JobId;
 use model::launch::LaunchSettings;
 use model::time::Time;
-use runtime::answer::{ActError, ActionAnswer, ActionResult, Outcome};
-use runtime::run::{Perform, Run};
+use runtime::answer::{ActError, ActionAnswer, ActionResult};
+use runtime::run::{CallStep, Perform, Run};
 use std::sync::PoisonError;
 use store::transactions;
 
 /// Carries out a plan. The answers are in the order of the plan.
-pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, plan: &Plan) -> Vec<ActionAnswer> {
+pub async fn act(run: Run<'_>, cloud: &dyn Cloud, settings: &LaunchSettings, plan: &FleetPlan) -> Vec<ActionAnswer> {
     let acting = Acting::new(run, cloud, settings);
     acting.note_good_start().await;
-    let mut answers = Vec::with_capacity(plan.actions.len());
-    let calls = Calls::of(&acting, plan);
-    answers.extend(acting.run.carry_out(&acting, calls.alone, AT_ONCE).await);
-    if calls.terminate.is_empty() {
-        acting.terminate(&[]).await;
-    } else {
-        answers.extend(acting.run.carry_out(&acting, vec![calls.terminate], 1).await);
-    }
-    answers.extend(acting.run.carry_out(&acting, calls.launches, AT_ONCE).await);
-    acting.run.use_releases(plan, &answers).await;
-    acting.quarantine_jobs().await;
-    acting.announce_news(plan).await;
-    acting.note_queue_place(plan).await;
-    acting.note_after_place().await;
-    let in_use = acting.run.seen.nodes.iter().filter(|n| n.status().is_some()).count();
-    acting.run.finish(answers, Some(in_use as u64)).await
+    acting.run.act(&acting, plan).await
 }
 
 const fn job_of(action: &Action) -> Option<JobId> {
@@ -68,42 +52,44 @@ const fn job_of(action: &Action) -> Option<JobId> {
 
 #[async_trait]
 impl Perform<Action> for Acting<'_> {
-    async fn perform(&self, call: &[&Planned], now: Time) -> Vec<ActionResult> {
-        match call {
-            [Planned { action: Action::Launch { offerings, .. }, .. }, ..] => self.launch(call, offerings).await,
-            [Planned { action: Action::Relaunch(_), .. }, ..] => self.relaunch(call).await,
-            [Planned { action: Action::Terminate { .. }, .. }, ..] => self.terminate(call).await,
-            [Planned { action: Action::BindInstance { .. }, .. }, ..] => self.bind_listed(call).await,
-            // Every other action is a call of its own: see `calls`.
-            _ => {
-                let mut results = Vec::with_capacity(call.len());
-                for planned in call {
-                    results.push(self.perform_one(planned, now).await);
-                }
-                results
-            }
-        }
+    fn steps<'p>(&self, plan: &'p FleetPlan) -> Vec<CallStep<'p, Action>> {
+        calls::steps(self, plan)
     }
-}
 
-impl Acting<'_> {
-    async fn perform_one(&self, planned: &Planned, now: Time) -> ActionResult {
-        let performed = self.try_one(planned, now).await;
+    async fn perform(&self, call: &[&PlannedAction], now: Time) -> Result<Vec<ActionResult>, ActError> {
+        // Without a planned termination, this is the call for the nodes that this run has shut down.
+        let Some(planned) = call.first() else { return Ok(self.terminate(call).await) };
+        let performed = self.attempt(planned, call, now).await;
         if let (Err(error), Some(job_id)) = (&performed, job_of(&planned.action))
             && error.is_unreadable("jobs")
         {
             self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id);
         }
-        performed.map_or_else(ActionResult::from, ActionResult::of)
+        performed
     }
 
-    async fn try_one(&self, planned: &Planned, now: Time) -> Result<Outcome, ActError> {
+    async fn note(&self, plan: &FleetPlan) {
+        self.quarantine_jobs().await;
+        self.announce_news(plan).await;
+        self.note_queue_place(plan).await;
+        self.note_after_place().await;
+    }
+}
+
+impl Acting<'_> {
+    /// Makes one attempt at a call, whose first action is `planned`.
+    async fn attempt(
+        &self,
+        planned: &PlannedAction,
+        call: &[&PlannedAction],
+        now: Time,
+    ) -> Result<Vec<ActionResult>, ActError> {
         let reason = &planned.reason.to_string();
         match &planned.action {
-            // These actions share calls: see `perform`.
-            Action::Launch { .. } | Action::Relaunch(_) | Action::Terminate { .. } | Action::BindInstance { .. } => {
-                return Ok(Outcome::Left);
-            }
+            Action::Launch { offerings, .. } => return self.launch(call, offerings).await,
+            Action::Relaunch(_) => return Ok(self.relaunch(call).await),
+            Action::Terminate { .. } => return Ok(self.terminate(call).await),
+            Action::BindInstance { .. } => return Ok(self.bind_listed(call).await),
             Action::Abandon(node_id) => self.abandon(*node_id, reason).await?,
             Action::ShutDown { node_id, because } => self.shut_down(*node_id, *because, reason, now).await?,
             Action::Clean { node_id, unlisted } => self.clean_node(*node_id, unlisted.as_deref(), reason, now).await?,
@@ -132,12 +118,12 @@ impl Acting<'_> {
             }
             Action::DrainNode { node_id, by } => self.drain(*node_id, *by, now).await?,
             Action::Drain(id, node_id) => self.stop_and_count_lost(*id, *node_id, reason, now).await?,
-            Action::Warn(_) => return Ok(Outcome::Said),
+            Action::Warn(_) => return Ok(vec![ActionResult::REPORTED]),
             Action::HoldBack { note, .. } => {
                 self.keep_note(note, now).await?;
-                return Ok(Outcome::Said);
+                return Ok(vec![ActionResult::REPORTED]);
             }
         }
-        Ok(Outcome::Done)
+        Ok(vec![ActionResult::DONE])
     }
 }

@@ -9,6 +9,7 @@ use model::ids::NodeId;
 use model::time::Time;
 use model::{NodeState, NodeStatus};
 use runtime::answer::ActError;
+use runtime::instances;
 use std::sync::PoisonError;
 use store::transactions;
 use store::{Cond, no_live_allocs, silent_since};
@@ -54,7 +55,7 @@ impl Acting<'_> {
         let record = self.record(node_id)?;
         let mut conditions = Vec::new();
         if let Some(instance_id) = unlisted {
-            self.reading().is_gone(instance_id).await?;
+            instances::is_gone(self.cloud, instance_id).await?;
             conditions.push(silent_since(&record));
         }
         // An instance that was terminated before its first heartbeat is a failed start, whoever terminated it.
@@ -63,7 +64,7 @@ impl Acting<'_> {
         if failed_start {
             self.count_failed_start(&record, now).await;
         }
-        transactions::end_quota_limits(self.run.store, &self.run.seen.control, &record, now).await;
+        transactions::end_quota_limits(self.run.store, &self.run.observed.control, &record, now).await;
         Ok(())
     }
 

@@ -7,15 +7,16 @@
 //! Guarantees: an action that the rows no longer allow is a conflict.
 //! Does not: write.
 
-use crate::plan::{Action, Plan, Planned, window_over};
+use crate::plan::{Action, FleetPlan, PlannedAction, window_over};
 use async_trait::async_trait;
-use model::cloud::{Cloud, InstanceState};
+use model::cloud::Cloud;
 use model::ids::{AllocId, JobId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
 use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
 use runtime::answer::ActError;
 use runtime::confirm::{Confirm, confirmed};
+use runtime::instances;
 use runtime::observation::{Observation, ObserveError};
 use std::collections::BTreeSet;
 use store::Store;
@@ -24,7 +25,7 @@ use store::Store;
 pub(super) struct Reading<'a> {
     pub(super) store: &'a Store,
     pub(super) cloud: &'a dyn Cloud,
-    pub(super) seen: &'a Observation,
+    pub(super) observed: &'a Observation,
 }
 
 impl Reading<'_> {
@@ -32,7 +33,7 @@ impl Reading<'_> {
     /// state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
         let alloc = self.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.seen.alloc(id).map(|a| a.version);
+        let read = self.observed.alloc(id).map(|a| a.version);
         let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
@@ -45,7 +46,7 @@ impl Reading<'_> {
 
     /// Whether the plan saw this job as it is now.
     pub(super) fn is_as_read(&self, job: &Job) -> bool {
-        self.seen.job_as(&job.summary).map(|j| j.version) == Some(job.summary.version)
+        self.observed.job_as(&job.summary).map(|j| j.version) == Some(job.summary.version)
     }
 
     /// An alloc that is to be lost, read again. `record` is the record of its node as this run knows it.
@@ -146,19 +147,14 @@ impl Reading<'_> {
         }
         Ok((job, copies))
     }
+}
 
-    /// Asks EC2 by id for an instance that it does not list. A conflict if EC2 knows the instance, except as
-    /// terminated: EC2 may know a terminated instance for an hour after its tags are gone.
-    pub(super) async fn is_gone(&self, instance_id: &str) -> Result<(), ActError> {
-        let known = self.cloud.instance(instance_id).await?;
-        if known.is_some_and(|i| i.state != InstanceState::Terminated) { Err(ActError::CONFLICT) } else { Ok(()) }
-    }
-
-    /// Makes the reads of one action, without a write.
+#[async_trait]
+impl Confirm<Action> for Reading<'_> {
     async fn check(&self, action: &Action, now: Time) -> Result<(), ActError> {
-        let record = |node_id: NodeId| self.seen.node(node_id);
+        let record = |node_id: NodeId| self.observed.node(node_id);
         match action {
-            Action::Clean { unlisted: Some(instance_id), .. } => self.is_gone(instance_id).await?,
+            Action::Clean { unlisted: Some(instance_id), .. } => instances::is_gone(self.cloud, instance_id).await?,
             Action::ListAlloc(id, node_id) => drop(self.not_on_record(*id, *node_id).await?),
             Action::LoseAlloc(id, node_id) => self.can_be_lost(*id, *node_id, record(*node_id), now).await?,
             Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
@@ -183,28 +179,18 @@ impl Reading<'_> {
     }
 }
 
-/// Checks a plan that is only shown, at this time.
-struct Shown<'a>(Reading<'a>, Time);
-
-#[async_trait]
-impl Confirm<Action> for Shown<'_> {
-    async fn confirm(&self, planned: &Planned) -> Result<(), ActError> {
-        self.0.check(&planned.action, self.1).await
-    }
-}
-
 /// The plan without the actions that would be conflicts if a run carried the plan out now.
 pub async fn confirm(
     store: &Store,
     cloud: &dyn Cloud,
     seen: &Observation,
-    plan: Plan,
+    plan: FleetPlan,
     now: Time,
-) -> Result<Plan, ObserveError> {
-    let job = |p: &Planned| if let Action::Place { job_id, .. } = &p.action { Some(*job_id) } else { None };
-    let placed = |plan: &Plan| plan.actions.iter().filter_map(job).collect::<BTreeSet<JobId>>();
+) -> Result<FleetPlan, ObserveError> {
+    let job = |p: &PlannedAction| if let Action::Place { job_id, .. } = &p.action { Some(*job_id) } else { None };
+    let placed = |plan: &FleetPlan| plan.actions.iter().filter_map(job).collect::<BTreeSet<JobId>>();
     let before = placed(&plan);
-    let mut plan = confirmed(&Shown(Reading { store, cloud, seen }, now), plan).await?;
+    let mut plan = confirmed(&Reading { store, cloud, observed: seen }, plan, now).await?;
     let after = placed(&plan);
     // The plan no longer places these jobs, so they wait, and the plan has no other reason for that.
     for job in seen.jobs.iter().filter(|j| before.contains(&j.job_id) && !after.contains(&j.job_id)) {

@@ -17,8 +17,8 @@ impl Acting<'_> {
     /// Ends the count and the pause if a node has started well since the last failed start. Every run checks this,
     /// because that node may be gone by the time of the next failure.
     pub(super) async fn note_good_start(&self) {
-        let before = self.run.seen.control.failed_starts();
-        let first_ping = self.run.seen.nodes.iter().filter(|n| n.refuses().is_none() && n.awaits().is_none());
+        let before = self.run.observed.control.failed_starts();
+        let first_ping = self.run.observed.nodes.iter().filter(|n| n.refuses().is_none() && n.awaits().is_none());
         let first_ping = first_ping.filter_map(|n| n.contact()).map(|c| c.first_ping_at).max();
         let Some(after) = before.after_success(first_ping) else { return };
         match self.run.store.write_entry(&before, &after).await {
@@ -28,11 +28,11 @@ impl Acting<'_> {
     }
 
     pub(super) async fn count_failed_start(&self, record: &NodeRecord, now: Time) {
-        let read = self.run.seen.control.failed_starts();
+        let read = self.run.observed.control.failed_starts();
         // Several starts may fail in one run, so each builds on the entry that this run wrote last.
         let mut last = self.failed_starts.lock().await;
         let before = last.clone().unwrap_or_else(|| read.clone());
-        let after = before.failed(&read, self.run.seen.policy.boot.failures_before_pause, now);
+        let after = before.failed(&read, self.run.observed.policy.boot.failures_before_pause, now);
         let pause_s = after.pause_s();
         let first = pause_s.is_some() && !before.applies(now);
         let output = match record.life().and_then(|l| l.instance_id.as_deref()) {

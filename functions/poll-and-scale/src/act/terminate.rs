@@ -3,21 +3,22 @@
 //! Guarantees: an instance is terminated only if it has its node's tag, or if EC2 does not know it.
 //! Does not: decide which; the plan does.
 
-use super::acting::{AT_ONCE, Acting};
-use crate::plan::{Action, Planned};
-use futures::{FutureExt, StreamExt};
+use super::acting::Acting;
+use crate::plan::{Action, PlannedAction};
+use futures::FutureExt;
 use model::ActionName;
 use model::cloud::{Instance, InstanceState};
 use model::events::Subject;
 use model::ids::NodeId;
 use model::reason::Reason;
 use runtime::answer::{ActError, ActionResult};
-use std::collections::{BTreeSet, HashMap};
+use runtime::instances;
+use std::collections::HashMap;
 use std::sync::PoisonError;
 
 impl Acting<'_> {
     /// Terminates the instances of this call, and those of the nodes that this run has shut down.
-    pub(super) async fn terminate(&self, call: &[&Planned]) -> Vec<ActionResult> {
+    pub(super) async fn terminate(&self, call: &[&PlannedAction]) -> Vec<ActionResult> {
         let wanted = call.iter().filter_map(|planned| match &planned.action {
             Action::Terminate { node_id, instance_id } => Some((*node_id, instance_id.clone())),
             _ => None,
@@ -29,24 +30,19 @@ impl Acting<'_> {
             Ok(instances) => instances,
             Err(failed) => return vec![failed; call.len()],
         };
-        let listed = self.run.seen.instances.iter().chain(&asked);
+        let listed = self.run.observed.instances.iter().chain(&asked);
         let listed: HashMap<&str, &Instance> = listed.map(|i| (i.instance_id.as_str(), i)).collect();
-        let work = wanted.into_iter().map(|(node_id, id)| self.to_terminate(node_id, id, &listed).boxed());
-        let work: Vec<_> = work.collect();
-        let mut checked: Vec<Result<String, ActionResult>> =
-            futures::stream::iter(work).buffered(AT_ONCE).collect().await;
-        let ids: BTreeSet<&String> = checked.iter().flatten().collect();
-        let ids: Vec<String> = ids.into_iter().cloned().collect();
-        let terminated = if ids.is_empty() { Ok(()) } else { self.cloud.terminate(&ids).await };
-        let terminated = terminated.map_or_else(ActionResult::from, |()| ActionResult::DONE);
-        checked.truncate(call.len());
-        checked.into_iter().map(|one| one.map_or_else(|not| not, |_| terminated.clone())).collect()
+        let checks = wanted.into_iter().map(|(node_id, id)| self.to_terminate(node_id, id, &listed).boxed());
+        let mut results = instances::terminate(self.cloud, checks.collect()).await;
+        results.truncate(call.len());
+        results
     }
 
     /// The wanted instances about which this run has not asked EC2 yet.
     async fn ask(&self, wanted: &[(NodeId, String)]) -> Result<Vec<Instance>, ActionResult> {
-        let is_unasked =
-            |node_id: NodeId| self.run.seen.node(node_id).is_some_and(|record| !self.run.seen.has_asked(record));
+        let is_unasked = |node_id: NodeId| {
+            self.run.observed.node(node_id).is_some_and(|record| !self.run.observed.was_queried(record))
+        };
         let ids: Vec<String> =
             wanted.iter().filter(|(node_id, _)| is_unasked(*node_id)).map(|(_, id)| id.clone()).collect();
         self.cloud.instances_by_id(&ids).await.map_err(|e| ActError::from(e).into())

@@ -15,11 +15,11 @@ use runtime::answer::ActError;
 use std::collections::VecDeque;
 
 /// The ways that one call names, the best first.
-pub(super) type Ways = Vec<Offering>;
+pub(super) type CallWays = Vec<Offering>;
 
 /// The ways of each call, in the order of the calls. With `launch.zone_share`, the ways of a call are in one zone, because EC2
 /// does not count nodes by zone.
-pub(super) fn calls_of(offerings: &[Offering], zone_share: f64, call: LaunchCall) -> VecDeque<Ways> {
+pub(super) fn calls_of(offerings: &[Offering], zone_share: f64, call: LaunchCall) -> VecDeque<CallWays> {
     let is_alike = |a: &Offering, b: &Offering| {
         (&a.size, a.market, &a.reservation) == (&b.size, b.market, &b.reservation)
             && (&a.template, a.template_version) == (&b.template, b.template_version)
@@ -30,7 +30,7 @@ pub(super) fn calls_of(offerings: &[Offering], zone_share: f64, call: LaunchCall
     };
     let mut calls = VecDeque::new();
     for alike in offerings.chunk_by(is_alike) {
-        let mut of_these: Vec<Ways> = Vec::new();
+        let mut of_these: Vec<CallWays> = Vec::new();
         for way in alike {
             match of_these.iter_mut().find(|ways| ways.iter().all(|other| may_share(other, way))) {
                 Some(ways) => ways.push(way.clone()),
@@ -51,7 +51,7 @@ fn are_different_pools(a: &Offering, b: &Offering) -> bool {
 }
 
 /// The best of these ways, and the others.
-pub(super) fn first_of(ways: &Ways) -> Result<(Offering, Vec<Offering>), ActError> {
+pub(super) fn first_of(ways: &CallWays) -> Result<(Offering, Vec<Offering>), ActError> {
     let (first, others) = ways.split_first().ok_or(ActError::CONFLICT)?;
     Ok((first.clone(), others.to_vec()))
 }
@@ -69,7 +69,7 @@ mod tests {
         Offering { instance_type: kind.into(), subnet_id: Some(subnet.into()), zone, ..offering() }
     }
 
-    fn words(calls: &VecDeque<Ways>) -> Vec<String> {
+    fn words(calls: &VecDeque<CallWays>) -> Vec<String> {
         let word = |way: &Offering| format!("{} {}", way.instance_type, way.subnet_id.as_deref().unwrap_or("-"));
         calls.iter().map(|ways| ways.iter().map(word).collect::<Vec<_>>().join(", ")).collect()
     }
@@ -88,7 +88,7 @@ mod tests {
             // The same way twice is one pool, too.
             (vec!["t a1", "t a1"], 1.0, vec!["t a1", "t a1"]),
         ] {
-            let ways: Ways = ways.into_iter().map(way).collect();
+            let ways: CallWays = ways.into_iter().map(way).collect();
             assert_eq!(words(&calls_of(&ways, zone_share, LaunchCall::Fleet)), expected);
             assert_eq!(calls_of(&ways, zone_share, LaunchCall::One).len(), ways.len());
         }

@@ -15,8 +15,8 @@ use model::{ActionName, Offering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub type Plan = model::action::Plan<Action>;
-pub type Planned = model::action::Planned<Action>;
+pub type FleetPlan = model::action::Plan<Action>;
+pub type PlannedAction = model::action::Planned<Action>;
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 //! Does not: place copies (the demand stage does).
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
-use super::actions::{Action, Plan};
+use super::actions::{Action, FleetPlan};
 use super::liveness::{stuck_syncing, syncing_since, wants_copy, window_over};
 use super::reservations;
 use super::view::{PERIOD_S, View};
@@ -17,9 +17,9 @@ use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, JobSummary, N
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let mut back: BTreeMap<(JobId, u32), Vec<&AllocSummary>> = BTreeMap::new();
-    for alloc in &view.seen.allocs {
+    for alloc in &view.observed.allocs {
         if view.is_partially_read(alloc.node_id) || view.decided.contains(&alloc.node_id) {
             continue;
         }
@@ -37,10 +37,10 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         }
     }
     // A copy whose row cannot be read may run, and the node of that copy is not known. So the other copies are left alone.
-    for id in &view.seen.quarantined.allocs {
+    for id in &view.observed.quarantined.allocs {
         back.remove(&(id.job_id, id.member));
     }
-    for alloc in &view.seen.allocs {
+    for alloc in &view.observed.allocs {
         let member = (alloc.alloc_id.job_id, alloc.alloc_id.member);
         let counts = alloc.desired == Desired::Run && alloc.client != ClientStatus::Unknown;
         if let (true, Some(copies)) = (counts, back.get_mut(&member)) {
@@ -55,12 +55,12 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     not_on_record(view, plan);
     // A job that is placed but has no live alloc would be stuck for ever. Such a job can exist after the tables were
     // restored to different moments.
-    let quarantined = &view.seen.quarantined.allocs;
+    let quarantined = &view.observed.quarantined.allocs;
     let of_quarantined: BTreeSet<JobId> = quarantined.iter().map(|id| id.job_id).collect();
     // An alloc whose row cannot be read may run, also if the job does not list it.
     let has_alloc =
         |job: &JobSummary| job.allocs.iter().any(|id| view.is_live_alloc(*id)) || of_quarantined.contains(&job.job_id);
-    for job in &view.seen.jobs {
+    for job in &view.observed.jobs {
         if matches!(job.state, JobState::Placing | JobState::Placed | JobState::Regrouping) && !has_alloc(job) {
             plan.add(Action::Requeue(job.job_id), Reason::NoAllocLeft {});
         } else if is_cut_short(view, job) {
@@ -79,10 +79,10 @@ fn is_cut_short(view: &View<'_>, job: &JobSummary) -> bool {
 /// Takes off the records the allocs that only the record lists: they ended, they are live on another node, or their table was
 /// restored to another moment. A record and its allocs change together, so no run causes this. Until it is corrected, the node
 /// gets no work and is not shut down.
-fn without_rows(view: &View<'_>, plan: &mut Plan) {
+fn without_rows(view: &View<'_>, plan: &mut FleetPlan) {
     for (_, life) in view.lives().filter(|(_, life)| view.is_partially_read(life.node_id)) {
-        let is_here = |id: &AllocId| view.seen.alloc(*id).is_some_and(|alloc| alloc.node_id == life.node_id);
-        let is_known = |id: &AllocId| is_here(id) || view.seen.quarantined.allocs.contains(id);
+        let is_here = |id: &AllocId| view.observed.alloc(*id).is_some_and(|alloc| alloc.node_id == life.node_id);
+        let is_known = |id: &AllocId| is_here(id) || view.observed.quarantined.allocs.contains(id);
         for id in life.allocs.iter().filter(|id| !is_known(id)) {
             plan.add(Action::LoseAlloc(*id, life.node_id), Reason::AllocWithoutRow {});
         }
@@ -91,8 +91,8 @@ fn without_rows(view: &View<'_>, plan: &mut Plan) {
 
 /// Puts the live allocs on the record of their node that it does not list. Mostly they were placed after this run had read the
 /// record, and the action then finds them there. Otherwise the records were restored to another moment.
-fn not_on_record(view: &View<'_>, plan: &mut Plan) {
-    for alloc in view.seen.allocs.iter().filter(|alloc| view.is_partially_read(alloc.node_id)) {
+fn not_on_record(view: &View<'_>, plan: &mut FleetPlan) {
+    for alloc in view.observed.allocs.iter().filter(|alloc| view.is_partially_read(alloc.node_id)) {
         let life = view.node(alloc.node_id).and_then(NodeRecord::life);
         if life.is_some_and(|life| !life.allocs.contains(&alloc.alloc_id)) {
             let reason = Reason::NotOnItsNode { node_id: alloc.node_id };
@@ -108,7 +108,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     let (id, node_id, now) = (alloc.alloc_id, alloc.node_id, view.now);
     let lose = |reason: Reason| Some((Action::LoseAlloc(id, node_id), reason));
     // The state of a node is not known while its record is quarantined.
-    let is_quarantined = view.seen.quarantined.slots.contains(&node_id.slot());
+    let is_quarantined = view.observed.quarantined.slots.contains(&node_id.slot());
     let Some(record) = view.node(node_id) else {
         return if is_quarantined { None } else { lose(Reason::NodeGone { node_id }) };
     };
@@ -165,7 +165,7 @@ fn regroups(view: &View<'_>, alloc: &AllocSummary) -> bool {
 fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
     match view.job(alloc.alloc_id.job_id) {
         // The state of a quarantined job is not known.
-        None if view.seen.quarantined.jobs.contains(&alloc.alloc_id.job_id) => None,
+        None if view.observed.quarantined.jobs.contains(&alloc.alloc_id.job_id) => None,
         None => Some(Reason::JobEnded {}),
         Some(job) if !matches!(job.state, JobState::Placing | JobState::Placed) => {
             Some(Reason::JobIs { state: job.state })
@@ -209,7 +209,7 @@ const NEVER: Time = Time::from_ms(i64::MAX);
 
 /// Keeps one of the copies that run: one whose node stays before one whose node goes. Of several, the job's `reconcile` setting
 /// decides which.
-fn resolve(view: &View<'_>, plan: &mut Plan, copies: &[&AllocSummary]) {
+fn resolve(view: &View<'_>, plan: &mut FleetPlan, copies: &[&AllocSummary]) {
     let Some(first) = copies.first() else { return };
     let strategy = first.failure_policy.reconcile;
     let by_strategy = |a: &AllocSummary| {

@@ -3,7 +3,7 @@
 //! Guarantees: each decision of a brake is in the plan, together with the entry to store.
 //! Does not: contain the rule of a brake; `model::brake` does.
 
-use super::actions::{Action, Note, Plan};
+use super::actions::{Action, FleetPlan, Note};
 use super::view::View;
 use model::BrakeKind;
 use model::action::EventPolicy;
@@ -13,12 +13,12 @@ use model::functions::POLL_AND_SCALE;
 
 /// A brake as poll-and-scale sees it.
 pub(super) fn of(view: &View<'_>, kind: BrakeKind) -> Brake<'static> {
-    view.seen.control.brake_of(kind, POLL_AND_SCALE.name, view.now)
+    view.observed.control.brake_of(kind, POLL_AND_SCALE.name, view.now)
 }
 
 /// Decides what a brake lets go, and adds the decision to the plan together with the entry to store. Without a trouble, the
 /// stored entry says that nothing is held.
-pub(super) fn decide(plan: &mut Plan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
+pub(super) fn decide(plan: &mut FleetPlan, brake: &Brake<'_>, trouble: Option<Incident>) -> Permit {
     let decision = brake.judge(trouble);
     if decision.permit != Permit::All {
         plan.explained.limits(&decision.reason);

@@ -20,7 +20,7 @@
 //! Does not: change the status of a node; the `leases` stage does.
 //! Sources: Nomad PR 15068 (mass disconnects), and its rule that a gap of the control plane counts against no node.
 
-use super::actions::{Action, Note, Plan};
+use super::actions::{Action, FleetPlan, Note};
 use super::brakes;
 use super::suspicion::Suspicion;
 use super::view::View;
@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 const UNKEPT_NOTE: Span = Span::from_s(120);
 
 /// A silent node whose status does not say so yet.
-struct Silent<'a> {
+struct SilentNode<'a> {
     node_id: NodeId,
     contact: &'a Contact,
 }
@@ -46,7 +46,7 @@ struct Silent<'a> {
 /// The nodes whose lease is valid or ended at most one lease length ago, and the silent nodes that are still `syncing`
 /// or `ready`.
 #[derive(Default)]
-struct Fleet<'a> {
+struct HeardFleet<'a> {
     /// How many of them there are.
     nodes: usize,
     /// How many of them registered before the brake began to hold. Later ones would make the share of silent nodes look
@@ -55,7 +55,7 @@ struct Fleet<'a> {
     /// How many of them are silent, also those whose status says so already.
     fell_silent: usize,
     /// The silent nodes whose status does not say so yet, the longest silent first.
-    open: Vec<Silent<'a>>,
+    open: Vec<SilentNode<'a>>,
     /// The silent nodes whose instances EC2 lists as not running.
     explained: BTreeSet<NodeId>,
     /// When the last heartbeat of the fleet arrived.
@@ -64,13 +64,13 @@ struct Fleet<'a> {
     leased_at: Option<Time>,
 }
 
-impl Fleet<'_> {
+impl HeardFleet<'_> {
     const fn is_all_silent(&self) -> bool {
         self.fell_silent == self.nodes
     }
 }
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let fleet = fleet(view);
     let suspicion = Suspicion {
         silent: fleet.explained.clone(),
@@ -86,15 +86,15 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     };
 }
 
-fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
-    let policy = &view.seen.policy.heartbeat;
+fn fleet<'a>(view: &View<'a>) -> HeardFleet<'a> {
+    let policy = &view.observed.policy.heartbeat;
     let contacts: Vec<(&Life, &Contact)> = view
         .lives()
         .filter_map(|(record, life)| Some((life, record.contact().filter(|_| record.status().is_some())?)))
         .collect();
     let lease = policy.lease(contacts.len() as u64);
     let began_at = brakes::of(view, BrakeKind::Leases).began_at();
-    let mut fleet = Fleet::default();
+    let mut fleet = HeardFleet::default();
     for (life, contact) in contacts {
         let node_id = life.node_id;
         if view.is_leaving(life) {
@@ -112,7 +112,7 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
             fleet.fell_silent += 1;
             fleet.nodes += 1;
             fleet.earlier += earlier;
-            fleet.open.extend(is_open.then_some(Silent { node_id, contact }));
+            fleet.open.extend(is_open.then_some(SilentNode { node_id, contact }));
         } else if silent <= Span::ZERO {
             fleet.nodes += 1;
             fleet.earlier += earlier;
@@ -125,8 +125,8 @@ fn fleet<'a>(view: &View<'a>) -> Fleet<'a> {
 /// The last time for which it is shown that heartbeat-ingest worked. It notes accepted heartbeats in the control table. The
 /// note before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time
 /// to call again. So the first note of a cluster proves nothing.
-fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
-    let noted = view.seen.control.ingest();
+fn proven_at(view: &View<'_>, fleet: &HeardFleet<'_>) -> Option<Time> {
+    let noted = view.observed.control.ingest();
     let Some(noted_at) = noted.since_at() else {
         // There is no note in a state that a person wrote for `plan --state`. The leases are then proof enough.
         return fleet.pinged_at.max(fleet.leased_at);
@@ -136,16 +136,16 @@ fn proven_at(view: &View<'_>, fleet: &Fleet<'_>) -> Option<Time> {
 }
 
 /// Decides about the nodes whose status does not say yet that they are silent.
-fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut suspicion: Suspicion) -> Suspicion {
-    let policy = &view.seen.policy.heartbeat;
+fn judge(view: &View<'_>, plan: &mut FleetPlan, fleet: &HeardFleet<'_>, mut suspicion: Suspicion) -> Suspicion {
+    let policy = &view.observed.policy.heartbeat;
     let all = fleet.is_all_silent();
-    let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
+    let threshold = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
     let brake = brakes::of(view, BrakeKind::Leases);
-    let many = brake.is_unusual(fleet.fell_silent, fleet.earlier, unbraked);
-    let ids = |open: &[Silent<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
+    let many = brake.is_unusual(fleet.fell_silent, fleet.earlier, threshold);
+    let ids = |open: &[SilentNode<'_>]| open.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
     let permit = if all || many { braked(view, plan, fleet) } else { brakes::decide(plan, &brake, None) };
     if let Permit::Only(_) = permit {
-        let is_released = |s: &&Silent<'_>| permit.frees(&s.node_id.to_string());
+        let is_released = |s: &&SilentNode<'_>| permit.frees(&s.node_id.to_string());
         let (released, held): (Vec<_>, Vec<_>) = fleet.open.iter().partition(is_released);
         suspicion.silent.extend(released.iter().map(|s| s.node_id));
         suspicion.suspected = held.iter().map(|s| s.node_id).collect();
@@ -157,7 +157,7 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut suspicion: Sus
     } else {
         // The node should have called at the latest when its grace began.
         let grace = Span::from_s(policy.grace_s);
-        let could_call = |s: &&Silent<'_>| suspicion.could_call_after(s.contact.lease_expires_at - grace);
+        let could_call = |s: &&SilentNode<'_>| suspicion.could_call_after(s.contact.lease_expires_at - grace);
         let (proven, unproven): (Vec<_>, Vec<_>) = fleet.open.iter().partition(could_call);
         suspicion.silent.extend(proven.iter().map(|s| s.node_id));
         suspicion.suspected = unproven.iter().map(|s| s.node_id).collect();
@@ -170,8 +170,8 @@ fn judge(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>, mut suspicion: Sus
     suspicion
 }
 
-fn braked(view: &View<'_>, plan: &mut Plan, fleet: &Fleet<'_>) -> Permit {
-    let policy = &view.seen.policy.heartbeat;
+fn braked(view: &View<'_>, plan: &mut FleetPlan, fleet: &HeardFleet<'_>) -> Permit {
+    let policy = &view.observed.policy.heartbeat;
     let (hold_s, not_before, why) = if fleet.is_all_silent() {
         // This outage began at the last heartbeat of the fleet or later. An older entry of the brake is about an outage that
         // has ended, or about a part of the fleet.

@@ -7,7 +7,7 @@
 //! Does not: look at the status of nodes (the next stage does), or repeat a launch (`relaunch` does, once it is known
 //! who needs the node).
 
-use super::actions::{Action, Note, Plan};
+use super::actions::{Action, FleetPlan, Note};
 use super::brakes;
 use super::view::{View, is_live};
 use model::action::EventPolicy;
@@ -25,10 +25,10 @@ struct Unlisted<'a> {
     instance_id: &'a str,
 }
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let mut unlisted: Vec<Unlisted<'_>> = Vec::new();
-    let lives: Vec<_> = view.lives().filter(|(record, _)| view.seen.has_asked(record)).collect();
-    let open = view.seen.open_launches();
+    let lives: Vec<_> = view.lives().filter(|(record, _)| view.observed.was_queried(record)).collect();
+    let open = view.observed.open_launches();
     for (record, life) in lives {
         if let Some(foreign) = view.foreign_of(life) {
             // An instance belongs to the node whose tag it carries. The record may be a copy, or a caller may have named an
@@ -63,14 +63,14 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
     judge_unlisted(view, plan, unlisted);
 }
 
-fn bind(view: &mut View<'_>, plan: &mut Plan, life: &Life, instance: &Instance) {
+fn bind(view: &mut View<'_>, plan: &mut FleetPlan, life: &Life, instance: &Instance) {
     view.decided.insert(life.node_id);
     let instance_id = instance.instance_id.clone();
     let action = Action::BindInstance { node_id: life.node_id, instance: Box::new(instance.into()) };
     plan.add(action, Reason::CarriesNodeId { instance_id });
 }
 
-fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance: &Instance) {
+fn listed_as_live(view: &mut View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life, instance: &Instance) {
     let node_id = life.node_id;
     if let NodeState::ShuttingDown(_) = &record.state {
         view.decided.insert(node_id);
@@ -91,13 +91,13 @@ fn listed_as_live(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, lif
 }
 
 /// Notes on the record since when its instance is unlisted; `None`: EC2 lists it again.
-fn note_absence(plan: &mut Plan, record: &NodeRecord, life: &Life, since: Option<Time>, reason: Reason) {
+fn note_absence(plan: &mut FleetPlan, record: &NodeRecord, life: &Life, since: Option<Time>, reason: Reason) {
     let note = Note::Unlisted(life.node_id, since);
     plan.add(Action::HoldBack { subject: Subject::Slot(record.slot), note }, reason);
 }
 
 /// An assigned record without an instance: the launch call is under way, or its answer was lost.
-fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
+fn unanswered(view: &mut View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life) {
     if view.limit_on(&life.offering).is_some_and(Limit::is_unanswered_again) {
         // Another launch serves the jobs of this node, if possible. The record waits for the instance that EC2 may have launched.
         view.lose(life.node_id);
@@ -106,7 +106,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
         return;
     }
     let waited = view.now.since(life.assigned_at);
-    if waited < Span::from_s(view.seen.policy.boot.timeout_s) {
+    if waited < Span::from_s(view.observed.policy.boot.timeout_s) {
         view.unanswered.push(life.node_id);
         return;
     }
@@ -126,7 +126,7 @@ fn unanswered(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &
 /// Decides about a record whose instance is unlisted while EC2 lists another one with the tag of the node. The record may name
 /// a wrong instance, so it is not cleaned before a person has looked. If the node is shutting down, all its instances are
 /// terminated.
-fn another_is_tagged(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, reason: Reason) {
+fn another_is_tagged(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life, reason: Reason) {
     if let NodeState::ShuttingDown(_) = &record.state {
         for instance in view.tagged(life.node_id) {
             let action = Action::Terminate { node_id: life.node_id, instance_id: instance.instance_id.clone() };
@@ -138,13 +138,13 @@ fn another_is_tagged(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life
 }
 
 /// Tells a person what to correct: in each run's answer, in `status` for as long as it lasts, and in one event.
-fn warn(plan: &mut Plan, subject: Subject, reason: Reason) {
+fn warn(plan: &mut FleetPlan, subject: Subject, reason: Reason) {
     plan.explained.rows.push((subject.clone(), reason.clone()));
     plan.push(Action::Warn(subject), reason, EventPolicy::Quiet);
 }
 
 /// Decides about the records that are bound to an unlisted instance.
-fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'_>>) {
+fn judge_unlisted(view: &mut View<'_>, plan: &mut FleetPlan, unlisted: Vec<Unlisted<'_>>) {
     let mut gone = Vec::new();
     for Unlisted { record, life, instance_id } in unlisted {
         let instance_id = instance_id.to_owned();
@@ -160,7 +160,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
         let leased = record.contact().is_some_and(|c| c.lease_expires_at >= view.now);
         let suspected = view.suspicion.is_suspected(life.node_id);
         // EC2 may not list a new instance at first, so nothing is noted before the claim is old.
-        let orphan_after = Span::from_s(view.seen.policy.stale.orphan_after_s);
+        let orphan_after = Span::from_s(view.observed.policy.stale.orphan_after_s);
         let old = view.now.since(life.launch_claim_until_at) >= orphan_after;
         if leased || suspected {
             if old && leased {
@@ -188,7 +188,7 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
     }
     let permit =
         brake(view, plan, gone.iter().filter(|(record, ..)| is_up(record)).map(|(_, life, ..)| *life).collect());
-    let open = view.seen.open_launches();
+    let open = view.observed.open_launches();
     for (record, life, instance_id, since) in gone {
         if open.keep(life) || (is_up(record) && !permit.frees(&life.node_id.to_string())) {
             view.hold(life.node_id);
@@ -202,7 +202,13 @@ fn judge_unlisted(view: &mut View<'_>, plan: &mut Plan, unlisted: Vec<Unlisted<'
 }
 
 /// Leaves a node alone whose instance is unlisted but whose heartbeats arrive, and tells a person.
-fn unlisted_but_heard(view: &mut View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, instance_id: String) {
+fn unlisted_but_heard(
+    view: &mut View<'_>,
+    plan: &mut FleetPlan,
+    record: &NodeRecord,
+    life: &Life,
+    instance_id: String,
+) {
     let reason = Reason::UnlistedButHeard { instance_id };
     if life.absent_since_at.is_none() {
         view.decided.insert(life.node_id);
@@ -219,14 +225,14 @@ fn is_up(record: &NodeRecord) -> bool {
 /// The brake `missing`: if the instances of an unusual share of the nodes are unlisted at once, it is more likely that
 /// EC2's list is wrong than that all these instances are gone. Only the nodes that existed when the trouble
 /// began count for the share: later launches would make the share look smaller.
-fn brake(view: &View<'_>, plan: &mut Plan, gone: Vec<&Life>) -> Permit {
-    let policy = &view.seen.policy.stale;
+fn brake(view: &View<'_>, plan: &mut FleetPlan, gone: Vec<&Life>) -> Permit {
+    let policy = &view.observed.policy.stale;
     let brake = brakes::of(view, BrakeKind::Missing);
     let began_at = brake.began_at();
     let was_there = |life: &Life| life.assigned_at <= began_at;
     let up = view.lives().filter(|(record, life)| is_up(record) && was_there(life)).count();
-    let unbraked = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
-    if !brake.is_unusual(gone.len(), up, unbraked) {
+    let threshold = Threshold { number: policy.brake_min.into(), share: policy.brake_fraction };
+    if !brake.is_unusual(gone.len(), up, threshold) {
         return brakes::decide(plan, &brake, None);
     }
     let why = Reason::ManyUnlisted { unlisted: gone.len(), up };

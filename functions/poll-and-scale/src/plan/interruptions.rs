@@ -4,7 +4,7 @@
 //! does, so the pool is used again. One interruption alone limits nothing.
 //! Does not: drain the nodes; heartbeat-ingest does.
 
-use super::actions::{Action, Note, Plan};
+use super::actions::{Action, FleetPlan, Note};
 use super::view::View;
 use crate::SPOT_WARNING;
 use model::cloud::{LaunchError, Refusal};
@@ -19,19 +19,19 @@ use std::collections::BTreeMap;
 /// How many interruptions at the same time say something about a pool.
 const MANY: usize = 2;
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let mut pools: BTreeMap<ControlKey, (Offering, Vec<Time>)> = BTreeMap::new();
     for (_, life) in view.lives().filter(|(_, life)| life.offering.market == Market::Spot) {
         let Some(by) = life.interrupt_at else { continue };
         // The zone comes from the catalogue, as for a launch, and not from the instance: so both name the same pool.
         let subnet = life.offering.subnet_id.as_deref();
-        let zone = subnet.and_then(|id| view.seen.policy.catalogue.zone_of(id)).map(str::to_owned);
+        let zone = subnet.and_then(|id| view.observed.policy.catalogue.zone_of(id)).map(str::to_owned);
         let offering = Offering { zone, ..life.offering.clone() };
         pools.entry(ControlKey::shortage_of(&offering)).or_insert_with(|| (offering, Vec::new())).1.push(by);
     }
     for (offering, taken) in pools.into_values().filter(|(_, taken)| taken.len() >= MANY) {
         let last = taken.iter().max().copied().unwrap_or(view.now);
-        let known = view.seen.control.shortage(&offering);
+        let known = view.observed.control.shortage(&offering);
         let row = model::control::Entry::row(&known);
         let refused_at = row.until_at.zip(row.wait_s).map(|(until, wait_s)| until - Span::from_s(wait_s));
         // A limit applies already, or these interruptions began one that is over.
@@ -41,8 +41,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
         let (market, instance_type) = (offering.market, &offering.instance_type);
         let reason = Reason::PoolTakenBack { pool: format!("{market} {instance_type}"), instances: taken.len() };
         let error = LaunchError::from(Refusal::short(reason.to_string()));
-        let (policy, version) = (&view.seen.policy, view.seen.policy_version);
-        let change = view.seen.control.after_refusal(&offering, &error, policy, version, view.now);
+        let (policy, version) = (&view.observed.policy, view.observed.policy_version);
+        let change = view.observed.control.after_refusal(&offering, &error, policy, version, view.now);
         if let ControlKey::Limit(Class::Short, scope) = &change.key {
             view.limits.push(Limit::Refused(Class::Short, scope.clone(), change.after.clone()));
         }

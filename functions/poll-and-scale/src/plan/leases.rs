@@ -4,14 +4,14 @@
 //! (`failure_detector`). A disconnected node that no alloc waits for any longer becomes down.
 //! Does not: end allocs. The next stage does, by the status of the node. Source: Nomad PR 15068.
 
-use super::actions::{Action, Plan};
+use super::actions::{Action, FleetPlan};
 use super::liveness::window_over;
 use super::view::View;
 use model::reason::Reason;
 use model::time::Time;
 use model::{AllocSummary, ClientStatus, Desired, NodeStatus};
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let lives: Vec<_> = view.lives().filter_map(|(r, l)| Some((l, r.contact()?, r.status()?))).collect();
     for (life, contact, status) in lives {
         // Nodes that an earlier stage has decided about, such as terminated ones, are left out.

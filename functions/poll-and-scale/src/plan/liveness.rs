@@ -20,7 +20,7 @@ pub(super) fn will_terminate(view: &View<'_>, record: &NodeRecord) -> bool {
 /// Whether the boot time-out of a node that never sent a heartbeat has passed and counts: the node could have called, or
 /// `heartbeat.blackout_s` has passed too.
 pub(super) fn boot_is_over(view: &View<'_>, life: &Life) -> bool {
-    let policy = &view.seen.policy;
+    let policy = &view.observed.policy;
     let (waited, timeout) = (view.now.since(life.assigned_at), Span::from_s(policy.boot.timeout_s));
     if waited < timeout {
         return false;
@@ -40,7 +40,7 @@ pub(super) fn stuck_syncing(view: &View<'_>, record: &NodeRecord) -> bool {
 /// Since when a node that heartbeats is `syncing`, if that time is at least as long as a boot may take, plus `more`. A node that
 /// still lacks GPUs does not get more time because its lease expired meanwhile.
 pub(super) fn syncing_since(view: &View<'_>, record: &NodeRecord, more: Span) -> Option<Time> {
-    let limit = Span::from_s(view.seen.policy.boot.timeout_s) + more;
+    let limit = Span::from_s(view.observed.policy.boot.timeout_s) + more;
     let owes = |c: &&Contact| c.status == NodeStatus::Syncing && c.untaken.is_none();
     let contact = record.contact().filter(owes).filter(|c| c.lease_expires_at >= view.now)?;
     let since = contact.syncing_since_at?;

@@ -26,7 +26,7 @@ mod sizes;
 mod suspicion;
 mod view;
 
-pub use actions::{Action, Because, Note, Plan, Planned};
+pub use actions::{Action, Because, FleetPlan, Note, PlannedAction};
 pub(crate) use liveness::window_over;
 
 use model::action::EventPolicy;
@@ -38,18 +38,15 @@ use runtime::watchdog;
 use view::View;
 
 /// Makes the plan. `now` is the time of the decision.
-pub fn plan(seen: &Observation, now: Time) -> Plan {
+pub fn plan(seen: &Observation, now: Time) -> FleetPlan {
     let mut view = View::new(seen, now);
-    let mut plan = Plan::default();
+    let mut plan = FleetPlan::default();
     for row in &seen.quarantined.rows {
         let reason = Reason::RowInvalid { what: row.what.clone() };
         plan.explained.rows.push((row.subject.clone(), reason.clone()));
         plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Quiet);
     }
-    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
-    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, POLL_AND_SCALE, now) {
-        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
-    }
+    watchdog::warn(&mut plan, seen, POLL_AND_SCALE, now, Action::Warn);
     failure_detector::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);

@@ -7,7 +7,7 @@ use model::ids::{JobId, NodeId};
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
-pub(super) struct Needs {
+pub(super) struct QueueNeeds {
     /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
     pub(super) used: ByNode<Option<JobId>>,
     /// Nodes that satisfy a demand set, and the name of the first such set.

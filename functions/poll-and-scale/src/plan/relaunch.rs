@@ -5,8 +5,8 @@
 //! one call: if one of them is needed, all are.
 //! Does not: know whether the first call launched anything. EC2 answers a repeated token with the same instances.
 
-use super::actions::{Action, Note, Plan};
-use super::needs::Needs;
+use super::actions::{Action, FleetPlan, Note};
+use super::needs::QueueNeeds;
 use super::view::{NodeSet, View};
 use model::batch::Batch;
 use model::events::Subject;
@@ -16,7 +16,7 @@ use model::reason::Reason;
 use model::{Intent, Life};
 use std::collections::BTreeSet;
 
-pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
+pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &mut QueueNeeds) {
     let lives: Vec<&Life> = view.unanswered.iter().filter_map(|node_id| view.node(*node_id)?.life()).collect();
     let needed = needed(view, needs, &lives);
     let batch = |life: &Life| life.batch.as_ref().map(Batch::ulid);
@@ -28,7 +28,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
             // The node was counted as usable, but it will not come. Without this, an idle node could be shut down in its favour.
             needs.usable = needs.usable.saturating_sub(1);
         }
-        match held(view, life, is_needed) {
+        match why_paused(view, life, is_needed) {
             Some(why) => {
                 let action = Action::HoldBack { subject: Subject::Slot(life.node_id.slot()), note: Note::Nothing };
                 plan.add_quietly(action, why);
@@ -42,7 +42,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &mut Needs) {
 }
 
 /// The nodes of these lives that somebody needs: a job, a demand set, the minimum, or an operator who holds the node.
-fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
+fn needed(view: &View<'_>, needs: &QueueNeeds, lives: &[&Life]) -> NodeSet {
     let mut spare = needs.usable.saturating_sub(view.minimum());
     let mut is_needed = |life: &Life| {
         let node_id = life.node_id;
@@ -61,7 +61,7 @@ fn needed(view: &View<'_>, needs: &Needs, lives: &[&Life]) -> NodeSet {
 }
 
 /// Why the call is not repeated now.
-fn held(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
+fn why_paused(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
     // If a node of the batch is gone, the repeated call could launch an instance that no record claims.
     let is_whole = life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)));
     if !is_whole {
@@ -73,6 +73,6 @@ fn held(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
     // A limit holds the call only if each of its ways has one: EC2 may use any of the others.
     let limits: Option<Vec<&Limit>> = life.ways().iter().map(|way| view.limit_on(way)).collect();
     let limit = limits.and_then(|limits| limits.first().map(ToString::to_string));
-    let limit = limit.or_else(|| (view.seen.policy.nodes.max == 0).then(|| Reason::ClusterPaused {}.to_string()));
+    let limit = limit.or_else(|| (view.observed.policy.nodes.max == 0).then(|| Reason::ClusterPaused {}.to_string()));
     limit.map(|limit| Reason::RelaunchPaused { limit })
 }

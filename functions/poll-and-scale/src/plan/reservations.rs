@@ -10,7 +10,7 @@
 //! EC2 terminates it.
 //! Does not: count who uses a reservation (`demand` does).
 
-use super::actions::{Action, Plan};
+use super::actions::{Action, FleetPlan};
 use super::view::View;
 use model::catalogue::Part;
 use model::enums::ReservationKind;
@@ -19,7 +19,7 @@ use model::reservation::Reserved;
 use model::time::{Span, Time};
 use model::{Intent, Life, NodeState};
 
-pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let mut drained = Vec::new();
     for (record, life) in view.lives() {
         let is_up = matches!(record.state, NodeState::Assigned(_) | NodeState::InUse(_));
@@ -36,22 +36,22 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut Plan) {
 }
 
 /// The end for which this node is to be drained now; `None` if it is drained already, or not yet.
-pub(super) fn drain_of(view: &View<'_>, life: &Life) -> Option<Ending> {
-    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
+pub(super) fn drain_of(view: &View<'_>, life: &Life) -> Option<EndingReservation> {
+    let lead = Span::from_s(view.observed.policy.launch.reservation_drain_s);
     let ending = ending(view, life.offering.reservation.as_ref()?)?;
     (view.now >= ending.until - lead && !drains_already(life, ending.by)).then_some(ending)
 }
 
-pub(super) struct Ending {
+pub(super) struct EndingReservation {
     pub(super) until: Time,
     /// When EC2 terminates the nodes; `None` if it does not.
     pub(super) by: Option<Time>,
 }
 
 /// The end of a reservation for its nodes; `None` if it has no end, or if nothing is known of it yet.
-fn ending(view: &View<'_>, reservation: &Reserved) -> Option<Ending> {
-    let policy = &view.seen.policy;
-    let over = Some(Ending { until: view.now, by: None });
+fn ending(view: &View<'_>, reservation: &Reserved) -> Option<EndingReservation> {
+    let policy = &view.observed.policy;
+    let over = Some(EndingReservation { until: view.now, by: None });
     if !policy.launch.reservations.contains(&reservation.id) {
         return over;
     }
@@ -61,7 +61,7 @@ fn ending(view: &View<'_>, reservation: &Reserved) -> Option<Ending> {
         return if is_read { over } else { None };
     };
     let until = known.until()?;
-    Some(Ending { until, by: (known.kind == ReservationKind::CapacityBlock).then_some(until) })
+    Some(EndingReservation { until, by: (known.kind == ReservationKind::CapacityBlock).then_some(until) })
 }
 
 fn drains_already(life: &Life, by: Option<Time>) -> bool {

@@ -17,9 +17,9 @@
 //! Does not: terminate instances; carrying out the action does.
 //! Rules: `docs/rules.md#shutdown`. Source: Arvados #2881 (windows, "a sunk cost until then").
 
-use super::actions::{Action, Because, Note, Plan};
+use super::actions::{Action, Because, FleetPlan, Note};
 use super::liveness::{boot_is_over, stuck_syncing};
-use super::needs::Needs;
+use super::needs::QueueNeeds;
 use super::view::{NodeSet, View};
 use model::events::Subject;
 use model::explain::name_of;
@@ -29,7 +29,7 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
 
-pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
+pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
     let surplus = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
     let placed: NodeSet = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
@@ -67,7 +67,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan, needs: &Needs) {
 
 /// The idle nodes that are not needed: nothing is placed or reserved on them, and they are above `nodes.min` or in the
 /// way of a launch. The most expensive ones are chosen first.
-fn surplus(view: &View<'_>, needs: &Needs) -> NodeSet {
+fn surplus(view: &View<'_>, needs: &QueueNeeds) -> NodeSet {
     let mut idle: Vec<&Life> = view
         .lives()
         .filter(|(r, l)| r.takes_work() && view.reached.refusal(r).is_none() && is_idle(r, l, view.now))
@@ -119,7 +119,7 @@ fn drain_is_over(view: &View<'_>, life: &Life) -> bool {
 }
 
 /// Decides about one node. Returns why the node is not shut down; `None` if it is, or if it has work or boots.
-fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need: Need) -> Option<Reason> {
+fn one(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life, need: Need) -> Option<Reason> {
     if life.intent == Intent::Hold {
         return Some(Reason::IntentIsHold { slot: record.slot });
     }
@@ -133,12 +133,12 @@ fn one(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life, need:
     }
 }
 
-fn shut_down(plan: &mut Plan, life: &Life, because: Because, reason: Reason) {
+fn shut_down(plan: &mut FleetPlan, life: &Life, because: Because, reason: Reason) {
     plan.add(Action::ShutDown { node_id: life.node_id, because }, reason);
 }
 
 /// A node that has an instance but never sent a heartbeat.
-fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
+fn unheard(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life) {
     let waited = view.now.since(life.assigned_at);
     if life.intent == Intent::Drain {
         shut_down(plan, life, Because::Silent, Reason::DrainedUnheard {});
@@ -146,7 +146,7 @@ fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
         shut_down(plan, life, Because::FailedStart, Reason::InstanceNotRunning { state });
     } else if boot_is_over(view, life) {
         shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
-    } else if waited >= Span::from_s(view.seen.policy.boot.timeout_s) {
+    } else if waited >= Span::from_s(view.observed.policy.boot.timeout_s) {
         let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
         plan.add_quietly(action, Reason::BootBlackout {});
     }
@@ -154,7 +154,7 @@ fn unheard(view: &View<'_>, plan: &mut Plan, record: &NodeRecord, life: &Life) {
 
 fn in_use(
     view: &View<'_>,
-    plan: &mut Plan,
+    plan: &mut FleetPlan,
     record: &NodeRecord,
     life: &Life,
     contact: &Contact,
@@ -192,8 +192,8 @@ fn in_use(
     None
 }
 
-fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Option<Reason> {
-    let until = contact.last_ping_at + Span::from_s(view.seen.policy.shutdown.down_after_s);
+fn down(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Contact) -> Option<Reason> {
+    let until = contact.last_ping_at + Span::from_s(view.observed.policy.shutdown.down_after_s);
     let stays = too_early(view, life, until, |left| Reason::DownNotLongEnough { left });
     if stays.is_none() {
         let silent = view.now.since(contact.last_ping_at);
@@ -204,11 +204,11 @@ fn down(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact) -> Opt
 
 /// An idle node whose agent takes no work. It stays for the idle time-out, in which the agent may find that it can take
 /// work again, and a person can look at the machine.
-fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, why: String) -> Option<Reason> {
+fn refusing(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Contact, why: String) -> Option<Reason> {
     let reason = Reason::AgentRefuses { why };
     match idle_since(view, contact) {
         None => count_idle(plan, life, contact, Idleness::Idle),
-        Some(since) if view.now < since + Span::from_s(view.seen.policy.idle.timeout_s) => {}
+        Some(since) if view.now < since + Span::from_s(view.observed.policy.idle.timeout_s) => {}
         Some(_) => {
             // A failed start: if the image or the boot script is wrong, the next node would refuse work too.
             shut_down(plan, life, Because::FailedStart, reason);
@@ -218,7 +218,7 @@ fn refusing(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, wh
     Some(reason)
 }
 
-fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
+fn idle_node(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Contact, need: Need) -> Option<Reason> {
     if need == Need::Unread {
         count_idle(plan, life, contact, Idleness::Needed);
         return Some(Reason::KeptForUnread {});
@@ -229,7 +229,7 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
         let min = view.minimum();
         return Some(job.map_or(Reason::KeptForMinimum { min }, |job| Reason::ReservedFor { job }));
     }
-    let policy = &view.seen.policy.idle;
+    let policy = &view.observed.policy.idle;
     let Some(since) = idle_since(view, contact) else {
         count_idle(plan, life, contact, Idleness::Idle);
         let seen = contact.idle_seen.saturating_add(1);
@@ -245,21 +245,21 @@ fn idle_node(view: &View<'_>, plan: &mut Plan, life: &Life, contact: &Contact, n
 
 /// Since when the node has been idle; `None` if not enough runs have seen it idle.
 fn idle_since(view: &View<'_>, contact: &Contact) -> Option<Time> {
-    contact.idle_since_at.filter(|_| contact.idle_seen >= view.seen.policy.idle.confirmations)
+    contact.idle_since_at.filter(|_| contact.idle_seen >= view.observed.policy.idle.confirmations)
 }
 
 /// Why a node that must stay until `until` is not shut down now: that time has not come, or no shutdown window is open
 /// at that time. `None` if the node may be shut down now.
 fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) -> Reason) -> Option<Reason> {
     let at = until.max(view.now);
-    let closed = closed_for(&view.seen.policy.shutdown.windows_min, view.launched_at(life), at);
+    let closed = closed_for(&view.observed.policy.shutdown.windows_min, view.launched_at(life), at);
     if closed > Span::ZERO {
         return Some(Reason::WindowClosed { opens: (at + closed).since(view.now) });
     }
     (at > view.now).then(|| wait(at.since(view.now)))
 }
 
-fn count_idle(plan: &mut Plan, life: &Life, contact: &Contact, seen: Idleness) {
+fn count_idle(plan: &mut FleetPlan, life: &Life, contact: &Contact, seen: Idleness) {
     let reason = match seen {
         Idleness::Idle => Reason::IdleAndNotNeeded {},
         Idleness::Needed if contact.idle_seen == 0 => return,

@@ -73,8 +73,8 @@ fn is_for(size: &Size, gpus: u32) -> bool {
 /// Why no machine may be launched in the capacity reservation of a size; `None` if one may. `free`: the machines left in it.
 pub(super) fn closed(view: &View<'_>, size: &Size, free: u32) -> Option<Reason> {
     let reservation = size.reservation.as_ref()?.id.clone();
-    let known = view.seen.policy.catalogue.reservations.get(&reservation)?;
-    let lead = Span::from_s(view.seen.policy.launch.reservation_drain_s);
+    let known = view.observed.policy.catalogue.reservations.get(&reservation)?;
+    let lead = Span::from_s(view.observed.policy.launch.reservation_drain_s);
     if let Some(until) = known.until().filter(|until| view.now >= *until - lead) {
         return Some(Reason::ReservationEnding { reservation, until });
     }
@@ -109,7 +109,7 @@ pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) 
 /// The subnet of an offering, if it had no free address when EC2 was last asked.
 fn full_subnet<'o>(view: &View<'_>, offering: &'o Offering) -> Option<&'o str> {
     let subnet = offering.subnet_id.as_deref()?;
-    view.seen.policy.catalogue.subnets.get(subnet).filter(|known| known.free == 0).map(|_| subnet)
+    view.observed.policy.catalogue.subnets.get(subnet).filter(|known| known.free == 0).map(|_| subnet)
 }
 
 /// What a machine of this size costs; `None` if the zone does not have it, or the price is not known.
@@ -122,7 +122,7 @@ fn price(catalogue: &Catalogue, size: &Size, market: Market, zone: Option<&str>)
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
 /// job asks for.
 pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
-    let policy = &view.seen.policy;
+    let policy = &view.observed.policy;
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
     let (template, version) = split_version(template);
     let (subnets, mut found) = (subnets(policy), Vec::new());

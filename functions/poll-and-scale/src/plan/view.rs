@@ -20,7 +20,7 @@ use std::ops::Range;
 pub(crate) const PERIOD_S: i64 = 60;
 
 /// A life, and what the observation has about it.
-struct Facts<'a> {
+struct LifeFacts<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
     /// The instances of the life in EC2's list: the bound one, or, while none is bound, those that it may get.
@@ -117,14 +117,14 @@ impl FromIterator<NodeId> for NodeSet {
 }
 
 pub(crate) struct View<'a> {
-    pub(crate) seen: &'a Observation,
+    pub(crate) observed: &'a Observation,
     pub(crate) now: Time,
-    lives: Vec<Facts<'a>>,
+    lives: Vec<LifeFacts<'a>>,
     /// Where the life of a slot is in `lives`.
     by_slot: Vec<Option<u32>>,
     /// The allocs, those of a node next to each other.
     on_nodes: Vec<&'a AllocSummary>,
-    /// The ids of `seen.allocs`, in the same order. A search in ids is faster than one in whole rows.
+    /// The ids of `observed.allocs`, in the same order. A search in ids is faster than one in whole rows.
     alloc_ids: Vec<AllocId>,
     /// Sorted by id.
     jobs: Vec<(JobId, &'a JobSummary)>,
@@ -133,7 +133,7 @@ pub(crate) struct View<'a> {
     /// Nodes that this plan takes out of service: no room is counted on them.
     pub(crate) lost: NodeSet,
     /// Nodes whose absence this run does not believe: they count as there, and get no new work.
-    pub(crate) held: NodeSet,
+    pub(crate) retained: NodeSet,
     /// The allocs that this plan loses or tells to stop: nobody makes a copy of them.
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
@@ -151,7 +151,7 @@ impl<'a> View<'a> {
         let mut jobs: Vec<(JobId, &JobSummary)> = seen.jobs.iter().map(|job| (job.job_id, job)).collect();
         jobs.sort_by_key(|(job_id, _)| *job_id);
         let mut view = Self {
-            seen,
+            observed: seen,
             now,
             lives: Vec::with_capacity(seen.nodes.len()),
             by_slot: Vec::new(),
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
             jobs,
             decided: NodeSet::default(),
             lost: NodeSet::default(),
-            held: NodeSet::default(),
+            retained: NodeSet::default(),
             ending: BTreeSet::new(),
             suspicion: Suspicion::default(),
             reached: Reached::of(&seen.nodes, now),
@@ -173,7 +173,7 @@ impl<'a> View<'a> {
 
     /// How many nodes the policy keeps up at this time.
     pub(crate) fn minimum(&self) -> u32 {
-        self.seen.policy.minimum_at(self.now)
+        self.observed.policy.minimum_at(self.now)
     }
 
     /// The limit that keeps this offering from being launched now.
@@ -184,11 +184,11 @@ impl<'a> View<'a> {
     fn read_lives(&mut self) {
         // Nodes of the same size are mostly next to each other.
         let mut size: Option<(&str, bool)> = None;
-        for record in &self.seen.nodes {
+        for record in &self.observed.nodes {
             let Some(life) = record.life() else { continue };
             let name = life.offering.size.as_str();
             let known = size.filter(|(of, _)| *of == name).map(|(_, has_size)| has_size);
-            let has_size = known.unwrap_or_else(|| self.seen.policy.has_size(name));
+            let has_size = known.unwrap_or_else(|| self.observed.policy.has_size(name));
             size = Some((name, has_size));
             let slot = record.slot.number() as usize;
             if self.by_slot.len() <= slot {
@@ -198,17 +198,17 @@ impl<'a> View<'a> {
                 *at = u32::try_from(self.lives.len()).ok();
             }
             let (listed, tagged) = (Few::none(), Few::none());
-            self.lives.push(Facts { record, life, listed, tagged, foreign: None, allocs: 0..0, has_size });
+            self.lives.push(LifeFacts { record, life, listed, tagged, foreign: None, allocs: 0..0, has_size });
         }
         self.read_allocs();
-        for instance in &self.seen.instances {
+        for instance in &self.observed.instances {
             if let Some(facts) = instance.node_id().and_then(|node_id| self.facts_mut(node_id)) {
                 facts.tagged.push(instance);
             }
         }
         self.read_batches();
         let by_id: HashMap<&str, &'a Instance> =
-            self.seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
+            self.observed.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
         for facts in &mut self.lives {
             let Some(id) = facts.life.instance_id.as_deref() else {
                 facts.listed.clone_from(&facts.tagged);
@@ -227,7 +227,7 @@ impl<'a> View<'a> {
     /// Gives the instances of batches that no record names to the nodes without an instance: the lowest slot gets the oldest
     /// instance. The write that binds them decides (`act::bind`).
     fn read_batches(&mut self) {
-        let mut waiting: BTreeMap<Ulid, Vec<&mut Facts<'a>>> = BTreeMap::new();
+        let mut waiting: BTreeMap<Ulid, Vec<&mut LifeFacts<'a>>> = BTreeMap::new();
         let mut named: HashSet<&str> = HashSet::new();
         for facts in &mut self.lives {
             match (&facts.life.instance_id, &facts.life.batch) {
@@ -240,7 +240,8 @@ impl<'a> View<'a> {
             return;
         }
         let mut free: BTreeMap<Ulid, Vec<&'a Instance>> = BTreeMap::new();
-        for instance in self.seen.instances.iter().filter(|i| is_live(i) && !named.contains(i.instance_id.as_str())) {
+        for instance in self.observed.instances.iter().filter(|i| is_live(i) && !named.contains(i.instance_id.as_str()))
+        {
             if let Some(batch) = instance.batch().filter(|batch| waiting.contains_key(batch)) {
                 free.entry(batch).or_default().push(instance);
             }
@@ -259,7 +260,7 @@ impl<'a> View<'a> {
             let at = self.at(alloc.node_id)?;
             self.lives.get(at).filter(|f| f.life.node_id == alloc.node_id).map(|_| at)
         };
-        let node_of: Vec<Option<usize>> = self.seen.allocs.iter().map(node_of).collect();
+        let node_of: Vec<Option<usize>> = self.observed.allocs.iter().map(node_of).collect();
         for at in node_of.iter().flatten() {
             if let Some(facts) = self.lives.get_mut(*at) {
                 facts.allocs.end += 1;
@@ -271,9 +272,9 @@ impl<'a> View<'a> {
             facts.allocs = from..from;
             from += many;
         }
-        let Some(any) = self.seen.allocs.first() else { return };
+        let Some(any) = self.observed.allocs.first() else { return };
         self.on_nodes = vec![any; from];
-        for (alloc, at) in self.seen.allocs.iter().zip(node_of) {
+        for (alloc, at) in self.observed.allocs.iter().zip(node_of) {
             let facts = at.and_then(|at| self.lives.get_mut(at));
             if let Some((facts, place)) = facts.and_then(|f| self.on_nodes.get_mut(f.allocs.end).map(|p| (f, p))) {
                 *place = alloc;
@@ -291,7 +292,7 @@ impl<'a> View<'a> {
         at.and_then(|at| usize::try_from(at).ok())
     }
 
-    fn facts(&self, node_id: NodeId) -> Option<&Facts<'a>> {
+    fn facts(&self, node_id: NodeId) -> Option<&LifeFacts<'a>> {
         self.lives.get(self.at(node_id)?).filter(|f| f.life.node_id == node_id)
     }
 
@@ -300,7 +301,7 @@ impl<'a> View<'a> {
         self.facts(node_id).is_some()
     }
 
-    fn facts_mut(&mut self, node_id: NodeId) -> Option<&mut Facts<'a>> {
+    fn facts_mut(&mut self, node_id: NodeId) -> Option<&mut LifeFacts<'a>> {
         let at = self.at(node_id)?;
         self.lives.get_mut(at).filter(|f| f.life.node_id == node_id)
     }
@@ -324,7 +325,7 @@ impl<'a> View<'a> {
     pub(crate) fn allocs_of(&self, job_id: JobId) -> &'a [AllocSummary] {
         let from = self.alloc_ids.partition_point(|id| id.job_id < job_id);
         let to = self.alloc_ids.partition_point(|id| id.job_id <= job_id);
-        self.seen.allocs.get(from..to).unwrap_or_default()
+        self.observed.allocs.get(from..to).unwrap_or_default()
     }
 
     pub(crate) fn is_live_alloc(&self, id: AllocId) -> bool {
@@ -341,7 +342,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).is_some_and(|f| f.has_size)
     }
 
-    /// See `Facts::listed`.
+    /// See `LifeFacts::listed`.
     pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
         self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
     }
@@ -351,7 +352,7 @@ impl<'a> View<'a> {
         self.facts(life.node_id).and_then(|f| f.foreign)
     }
 
-    /// The instances of `Facts::tagged` that are not terminated.
+    /// The instances of `LifeFacts::tagged` that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
         self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter()).filter(|i| is_live(i))
     }
@@ -372,16 +373,16 @@ impl<'a> View<'a> {
     /// gets no new work.
     pub(crate) fn hold(&mut self, node_id: NodeId) {
         self.decided.insert(node_id);
-        self.held.insert(node_id);
+        self.retained.insert(node_id);
     }
 
     /// Whether the node is silent or unlisted, and this run does not believe that it is gone.
     pub(crate) fn is_suspected(&self, node_id: NodeId) -> bool {
-        self.suspicion.is_suspected(node_id) || self.held.contains(&node_id)
+        self.suspicion.is_suspected(node_id) || self.retained.contains(&node_id)
     }
 
     pub(crate) fn is_partially_read(&self, node_id: NodeId) -> bool {
-        self.seen.partially_read.contains(&node_id)
+        self.observed.partially_read.contains(&node_id)
     }
 
     /// Whether EC2 lists the node's instance as neither starting nor running. Such a node cannot work.

@@ -4,8 +4,7 @@
 //! its time; a handle that an operator keeps is not marked; the next look at a row is at most a day ahead.
 //! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
-use crate::actions::Action;
-use model::action::EventPolicy;
+use crate::actions::SweepAction;
 use model::functions::SWEEP_DISPATCH;
 use model::handle::{AllocFact, CacheFact, Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
@@ -13,30 +12,22 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
-use runtime::watchdog;
+pub(crate) use runtime::validation::A_DAY;
+use runtime::{validation, watchdog};
 use std::collections::BTreeMap;
 use store::Table;
 
-/// A row that cannot be used, or a handle of another node, leaves one event in this time.
-pub(crate) const A_DAY: Span = Span::from_s(86_400);
-
 /// The plan of one run.
-pub type Plan = model::action::Plan<Action>;
+pub type SweepPlan = model::action::Plan<SweepAction>;
 
 /// Makes the plan. `now` is the time of the decision.
-pub fn plan(seen: &Observation, now: Time) -> Plan {
+pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
     let records: BTreeMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
-    let mut plan = Plan::default();
+    let mut plan = SweepPlan::default();
     // Only this function reads handles; the others warn of all other rows.
-    for row in seen.quarantined.rows.iter().filter(|row| row.table == Table::Handles) {
-        let reason = Reason::RowInvalid { what: row.what.clone() };
-        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
-    }
-    let in_use = seen.nodes.iter().filter(|n| n.status().is_some()).count();
-    for (subject, reason) in watchdog::overdue(&seen.control, &seen.policy, in_use, SWEEP_DISPATCH, now) {
-        plan.push(Action::Warn(subject), reason, EventPolicy::Once(watchdog::ONCE));
-    }
+    validation::warn(&mut plan, &seen.quarantined, Table::Handles, SweepAction::Warn);
+    watchdog::warn(&mut plan, seen, SWEEP_DISPATCH, now, SweepAction::Warn);
     end_brakes(seen, &records, now, &mut plan);
     // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
@@ -44,17 +35,17 @@ pub fn plan(seen: &Observation, now: Time) -> Plan {
         let record = records.get(&handle.node_id.slot()).copied();
         let handle = handle.clone();
         match handle.due(node_fact(&handle, record, seen), cache_unused, now) {
-            Due::Mark(reason) => plan.add(Action::MarkDestroying(handle), reason),
-            Due::Later(after, reason) => plan.add_quietly(Action::LookLater(handle, after), reason),
-            Due::Forget(reason) => plan.add_quietly(Action::ForgetHandle(handle), reason),
-            Due::Purge(reason) => plan.add_quietly(Action::Purge(handle), reason),
+            Due::Mark(reason) => plan.add(SweepAction::MarkDestroying(handle), reason),
+            Due::Later(after, reason) => plan.add_quietly(SweepAction::Postpone(handle, after), reason),
+            Due::Forget(reason) => plan.add_quietly(SweepAction::ForgetHandle(handle), reason),
+            Due::Purge(reason) => plan.add_quietly(SweepAction::Purge(handle), reason),
         }
     }
     plan
 }
 
 /// Ends what the brake `handles` holds of a node whose life is over: no report of that node will end it.
-fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Time, plan: &mut Plan) {
+fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Time, plan: &mut SweepPlan) {
     let (kind, entry) = (BrakeKind::Handles, seen.control.brake(BrakeKind::Handles));
     let of = |source: &&str| source.split('#').next().and_then(|node| node.parse::<NodeId>().ok());
     let mut over = entry.sources().filter(|source| {
@@ -64,7 +55,7 @@ fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Ti
     // Only one in each run, because the change is made to the entry as it was read.
     if let Some(source) = over.next() {
         let change = seen.control.brake_of(kind, source, now).ends();
-        plan.add_quietly(Action::EndBrake(Box::new(change)), Reason::TroubleOver { kind });
+        plan.add_quietly(SweepAction::EndBrake(Box::new(change)), Reason::TroubleOver { kind });
     }
 }
 

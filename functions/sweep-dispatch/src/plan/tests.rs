@@ -46,7 +46,7 @@ fn a_handle_whose_node_is_unknown_after_a_restore_stays_for_a_day() {
         ..Handle::new(fixtures::node_id(0), name, kind, state, 1, at(0))
     };
     let look = |given: &Given, now| match plan(&given.seen, now).actions.into_iter().next().unwrap().action {
-        Action::LookLater(_, after) => *after,
+        SweepAction::Postpone(_, after) => *after,
         other => panic!("{other:?}"),
     };
     let mut forgotten = given();

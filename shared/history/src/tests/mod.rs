@@ -52,7 +52,7 @@ impl Log {
         });
     }
 
-    fn past(self, present: Present, now: i64) -> History {
+    fn past(self, present: PresentRecords, now: i64) -> History {
         History::of(self.told, present, at(now))
     }
 }
@@ -84,7 +84,7 @@ fn a_life() -> Log {
 
 #[test]
 fn a_life_has_its_phases() {
-    let past = a_life().past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 3600);
+    let past = a_life().past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 3600);
     assert_eq!(past.lives.len(), 1);
     assert_eq!(
         phases(&past, 0),
@@ -108,26 +108,26 @@ fn a_lost_event_is_mended_by_the_record_or_by_the_next_life() {
     // Only the launch of the present node has an event.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
-    let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
+    let past = log.past(PresentRecords { nodes: vec![fixtures::ready(0)], ..PresentRecords::default() }, 100);
     assert_eq!(phases(&past, 0), [(Phase::Booting, 0, 60), (Phase::Idle, 60, 100)]);
     assert_eq!((past.lives.len(), past.lives[0].to, past.lives[0].node_id), (1, None, Some(fixtures::node_id(0))));
     // The end of a life has no event. The record is free.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     log.slot(60, 0, ActionName::Ready);
-    let past = log.past(Present { nodes: vec![cleaned(0, 300)], ..Present::default() }, 900);
+    let past = log.past(PresentRecords { nodes: vec![cleaned(0, 300)], ..PresentRecords::default() }, 900);
     assert_eq!(past.lives[0].to, Some(at(300)));
     // Neither the end of one life nor the launch of the next has an event.
     let mut log = Log::since(-900);
     log.slot(-800, 0, ActionName::Ready);
-    let past = log.past(Present { nodes: vec![fixtures::ready(0)], ..Present::default() }, 100);
+    let past = log.past(PresentRecords { nodes: vec![fixtures::ready(0)], ..PresentRecords::default() }, 100);
     let ends: Vec<_> = past.lives.iter().map(|l| (l.from, l.to)).collect();
     assert_eq!(ends, [(at(-800), Some(at(0))), (at(0), None)]);
     // A launch that came to nothing costs nothing.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     log.slot(70, 0, ActionName::Abandon);
-    assert_eq!(log.past(Present::default(), 900).lives, []);
+    assert_eq!(log.past(PresentRecords::default(), 900).lives, []);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn events_may_come_in_any_order() {
     let mut other = Log::since(100);
     steps.iter().for_each(|(s, action)| one.slot(*s, 3, *action));
     steps.iter().rev().for_each(|(s, action)| other.slot(*s, 3, *action));
-    let present = || Present { nodes: vec![cleaned(3, 600)], ..Present::default() };
+    let present = || PresentRecords { nodes: vec![cleaned(3, 600)], ..PresentRecords::default() };
     let (one, other) = (one.past(present(), 900), other.past(present(), 900));
     assert_eq!(one.lives, other.lives);
     assert_eq!(phases(&one, 0), [(Phase::Idle, 100, 500), (Phase::Going, 500, 600)]);
@@ -147,7 +147,7 @@ fn events_may_come_in_any_order() {
 fn a_life_that_was_over_before_is_not_kept() {
     let mut log = a_life();
     log.told.from = at(10_000);
-    let past = log.past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 20_000);
+    let past = log.past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 20_000);
     assert_eq!(past.lives, []);
     let mut log = Log::since(10_000);
     for n in 0..100 {
@@ -171,7 +171,7 @@ fn jobs_wait_from_their_submission_to_their_place() {
     // Job 2 waits. Job 3 waits too, and has no event.
     let waiting = |n: u32| fixtures::job(n).summary;
     log.job(50, 2, ActionName::Wait, "no room");
-    let past = log.past(Present { jobs: vec![waiting(2), waiting(3)], ..Present::default() }, 400);
+    let past = log.past(PresentRecords { jobs: vec![waiting(2), waiting(3)], ..PresentRecords::default() }, 400);
     let s = |t: Time| t.since(at(0)).as_ms() / 1000;
     let mut waits: Vec<_> = past.waits.iter().map(|(from, to)| (s(*from), s(*to))).collect();
     waits.sort_unstable();
@@ -180,7 +180,7 @@ fn jobs_wait_from_their_submission_to_their_place() {
 
 #[test]
 fn a_series_has_means() {
-    let past = a_life().past(Present { nodes: vec![cleaned(0, 720)], ..Present::default() }, 1000);
+    let past = a_life().past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 1000);
     let series = Series::of(&past, Span::from_s(1000), 10);
     let of = |phase: Phase| series.nodes.iter().find(|(p, _)| *p == phase).map(|(_, v)| v.clone()).unwrap();
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
@@ -211,7 +211,7 @@ fn shared() -> History {
     log.used((600, 4200), 2, 0, 1, None);
     log.used((4200, 7800), 3, 0, 0, Some("train"));
     log.clean(9000, &fixtures::ready(0));
-    log.past(Present { nodes: vec![cleaned(0, 9000)], ..Present::default() }, 10_000)
+    log.past(PresentRecords { nodes: vec![cleaned(0, 9000)], ..PresentRecords::default() }, 10_000)
 }
 
 #[test]
@@ -248,7 +248,10 @@ fn live_work_counts_until_now_and_a_life_without_a_price_counts_nothing() {
     log.slot(10, 1, ActionName::Ready);
     let nodes = vec![fixtures::ready(0), cleaned(1, 500)];
     let placed = model::JobSummary { state: JobState::Placed, ..named };
-    let past = log.past(Present { nodes, allocs: vec![alloc.summary], jobs: vec![placed], ..Present::default() }, 3700);
+    let past = log.past(
+        PresentRecords { nodes, allocs: vec![alloc.summary], jobs: vec![placed], ..PresentRecords::default() },
+        3700,
+    );
     let report = Report::of(&past, HOUR, By::Name);
     let lines: Vec<_> = report.lines.iter().map(|l| (l.what.as_str(), l.usd, l.node_s)).collect();
     assert_eq!(lines, [("now", Usd::from_micros(100_000), 3600)]);
@@ -261,7 +264,7 @@ fn the_newest_events_are_kept_and_memory_is_bounded() {
     for s in 0..1000 {
         log.slot(s, 0, ActionName::Drain);
     }
-    let past = log.past(Present::default(), 2000);
+    let past = log.past(PresentRecords::default(), 2000);
     assert_eq!((past.latest.len(), past.latest[0].at(), past.latest[499].at()), (500, at(999), at(500)));
     let mut log = Log::since(0);
     let most = u32::try_from(MOST).unwrap();

@@ -1,7 +1,9 @@
 //! The facts that signs judge, and the findings that they raise.
 
-use super::{found, say};
+use super::{listing, say};
 use crate::observation::Observation;
+use crate::validation::InvalidRow;
+use model::action::{Describe, Plan};
 use model::cloud::CloudError;
 use model::control::{Control, Found};
 use model::events::Event;
@@ -10,19 +12,20 @@ use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
 use model::policy::{Policy, example_json};
 use model::reason::Reason;
 use model::time::Time;
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
+use model::{ActionName, AllocSummary, Handle, JobSummary, NodeRecord};
 use serde::Serialize;
-use store::{Ended, Table};
+use store::Ended;
 
 /// How many lines one sign may have about single jobs, nodes or sets.
 pub(super) const LINES: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum SignLevel {
     Well,
     /// An operator should look, but need not act: it ends by itself, or it cannot be known here.
-    Look,
+    #[serde(rename = "look")]
+    Caution,
     /// An operator must act.
     Wrong,
 }
@@ -32,45 +35,36 @@ pub enum Level {
 pub struct Raised {
     /// What the finding is about: a function, an entry of the control table, or the word of the sign.
     pub what: String,
-    pub level: Level,
+    pub level: SignLevel,
     /// What was found, and since when it is so.
-    pub says: String,
+    pub text: String,
     /// What to do about it; empty if nothing needs to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub to_do: String,
 }
 
 impl Raised {
-    pub(crate) fn new(what: &str, level: Level, says: impl Into<String>, to_do: impl Into<String>) -> Self {
-        Self { what: what.to_owned(), level, says: says.into(), to_do: to_do.into() }
+    pub(crate) fn new(what: &str, level: SignLevel, text: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { what: what.to_owned(), level, text: text.into(), to_do: to_do.into() }
     }
-}
-
-/// A row that nobody uses, because it cannot be read or contradicts the contract.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadRow {
-    /// Its table, as far as the reader knows it.
-    pub table: Option<Table>,
-    /// Which row, and what is wrong with it.
-    pub what: String,
 }
 
 /// What the next run of poll-and-scale would do, as far as the reader knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'a> {
     /// The reader does not ask.
-    NotAsked,
+    Unplanned,
     /// The plan is not known, because EC2 cannot be read from here.
     Unknown(&'a CloudError),
     /// What is not done, and why, and how many of the wanted nodes are not ready.
-    Known(&'a Explanation, u32),
+    Planned(&'a Explanation, u32),
 }
 
 impl<'a> Next<'a> {
     pub(super) const fn explained(self) -> Option<&'a Explanation> {
         match self {
-            Self::Known(explained, _) => Some(explained),
-            Self::NotAsked | Self::Unknown(_) => None,
+            Self::Planned(explained, _) => Some(explained),
+            Self::Unplanned | Self::Unknown(_) => None,
         }
     }
 }
@@ -99,8 +93,8 @@ pub struct Facts<'a> {
     pub next: Next<'a>,
     /// The newest events of the cluster and of the functions.
     pub events: &'a [Event],
-    /// The rows that nobody uses, but for those of the control table.
-    pub rows: Vec<BadRow>,
+    /// The rows that nobody uses.
+    pub rows: Vec<InvalidRow>,
 }
 
 impl<'a> Facts<'a> {
@@ -118,22 +112,31 @@ impl<'a> Facts<'a> {
             stuck: &[],
             polled: found(POLL_AND_SCALE).unwrap_or_default(),
             cleaned: found(CLEAN_STALE_RECORDS).unwrap_or_default(),
-            next: Next::NotAsked,
+            next: Next::Unplanned,
             events: &[],
             rows: Vec::new(),
         }
     }
 
-    /// The facts that a run of this function has read. `terminated` is how many orphans it terminates.
-    pub fn of_run(function: Function, seen: &'a Observation, terminated: usize, now: Time) -> Self {
-        let rows = seen.quarantined.rows.iter().filter(|row| row.table != Table::Control);
-        let rows = rows.map(|row| BadRow { table: Some(row.table), what: row.what.clone() }).collect();
+    /// The facts that a run of this function has read and planned.
+    pub fn of_run<A: Describe>(function: Function, seen: &'a Observation, plan: &'a Plan<A>, now: Time) -> Self {
+        let terminated = plan.actions.iter().filter(|p| p.action.name() == ActionName::TerminateOrphan).count();
         let mut facts = Self::new(&seen.control, now);
-        if let Some(found) = found::found(function, seen, terminated as u64, now) {
+        if let Some(found) = listing::note(function, seen, terminated as u64, now) {
             let place = if function == POLL_AND_SCALE { &mut facts.polled } else { &mut facts.cleaned };
             *place = found;
         }
-        Self { policy: seen.policy.clone(), nodes: &seen.nodes, jobs: &seen.jobs, ended: &seen.ended, rows, ..facts }
+        if function == POLL_AND_SCALE {
+            facts.next = Next::Planned(&plan.explained, plan.unready);
+        }
+        Self {
+            policy: seen.policy.clone(),
+            nodes: &seen.nodes,
+            jobs: &seen.jobs,
+            ended: &seen.ended,
+            rows: seen.quarantined.rows.clone(),
+            ..facts
+        }
     }
 }
 
@@ -153,7 +156,7 @@ pub(super) fn first(mut raised: Vec<Raised>, rest: impl Fn(usize) -> String) -> 
 }
 
 /// A finding for each of the first [`LINES`] lines, and one for the rest.
-pub(super) fn at_most(what: &str, lines: impl Iterator<Item = (Level, String)>, all: &str) -> Vec<Raised> {
+pub(super) fn at_most(what: &str, lines: impl Iterator<Item = (SignLevel, String)>, all: &str) -> Vec<Raised> {
     let raised = lines.map(|(level, line)| Raised::new(what, level, say::one_line(&line), ""));
     first(raised.collect(), |more| format!("and {more} more: `{all}` shows all"))
 }

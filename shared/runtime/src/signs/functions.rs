@@ -1,6 +1,6 @@
 //! Signs: whether the functions work.
 
-use super::facts::{Facts, Level, Next, Raised};
+use super::facts::{Facts, Next, Raised, SignLevel};
 use super::say::{one_line, several, when};
 use crate::watchdog;
 use model::control::RunRow;
@@ -12,9 +12,9 @@ const CLOCKS: Span = Span::from_s(120);
 
 pub(super) fn policy(facts: &Facts<'_>) -> Vec<Raised> {
     vec![match facts.control.checked_policy() {
-        Ok((_, version)) => Raised::new("policy", Level::Well, format!("version {version}"), ""),
+        Ok((_, version)) => Raised::new("policy", SignLevel::Well, format!("version {version}"), ""),
         // The error message already says what to do.
-        Err(e) => Raised::new("policy", Level::Wrong, one_line(&e.to_string()), ""),
+        Err(e) => Raised::new("policy", SignLevel::Wrong, one_line(&e.to_string()), ""),
     }]
 }
 
@@ -26,34 +26,34 @@ fn one(facts: &Facts<'_>, function: &Function, period: Span) -> Raised {
     const START: &str = "check its schedule and its log (in AWS), or start `nodekeeper local`";
     let (now, name) = (facts.now, function.name);
     let Some(run) = facts.control.runs.get(name) else {
-        return Raised::new(name, Level::Wrong, "has never run", START);
+        return Raised::new(name, SignLevel::Wrong, "has never run", START);
     };
     let error = run.error.as_deref().map(|e| format!("; its last run failed: {}", one_line(e))).unwrap_or_default();
     let Some(success) = run.last_success_at else {
-        return Raised::new(name, Level::Wrong, format!("has never succeeded{error}"), START);
+        return Raised::new(name, SignLevel::Wrong, format!("has never succeeded{error}"), START);
     };
     let said = format!("last succeeded {}{error}", when(success, now));
     let limit = watchdog::limit(&facts.policy, period);
     if now.since(success) > limit {
-        return Raised::new(name, Level::Wrong, format!("{said}; it should run every {period}"), START);
+        return Raised::new(name, SignLevel::Wrong, format!("{said}; it should run every {period}"), START);
     }
     if success.since(now) > CLOCKS {
         let to_do = "set the clock that is wrong: until then, nobody sees whether it still runs";
-        return Raised::new(name, Level::Look, format!("{said}: its clock or the clock here is wrong"), to_do);
+        return Raised::new(name, SignLevel::Caution, format!("{said}: its clock or the clock here is wrong"), to_do);
     }
     // One failed run may be chance.
     if let Some(since) = run.failing_since_at.filter(|since| now.since(*since) >= period) {
         let to_do = "the error says what is missing; until then, nothing is decided";
-        return Raised::new(name, Level::Wrong, format!("has failed since {}{error}", when(since, now)), to_do);
+        return Raised::new(name, SignLevel::Wrong, format!("has failed since {}{error}", when(since, now)), to_do);
     }
     if let Some(since) = run.nothing_done_since_at.filter(|since| now.since(*since) >= limit) {
         let to_do = "its log names each error: check its permissions, and `poll.stale_after_s`";
         let said = format!("has done nothing of what it should since {}: it {}", when(since, now), undone(run));
-        return Raised::new(name, Level::Wrong, said, to_do);
+        return Raised::new(name, SignLevel::Wrong, said, to_do);
     }
     let failed = if run.failed > 0 { format!(", {} failed", several(run.failed, "action")) } else { String::new() };
     let left = if run.left > 0 { format!(", {} left for the next run", run.left) } else { String::new() };
-    let level = if error.is_empty() && failed.is_empty() { Level::Well } else { Level::Look };
+    let level = if error.is_empty() && failed.is_empty() { SignLevel::Well } else { SignLevel::Caution };
     Raised::new(name, level, format!("{said}, {} done{failed}{left}", several(run.actions, "action")), "")
 }
 
@@ -75,9 +75,9 @@ pub(super) fn heartbeats(facts: &Facts<'_>) -> Vec<Raised> {
     let limit = watchdog::limit(&facts.policy, watchdog::NOTED);
     vec![if in_use > 0 && heard.is_none_or(|at| facts.now.since(at) > limit) {
         let to_do = "check the function's log, its URL and the nodes' way to it";
-        Raised::new(name, Level::Wrong, format!("{said}, and {} in use", several(in_use, "node")), to_do)
+        Raised::new(name, SignLevel::Wrong, format!("{said}, and {} in use", several(in_use, "node")), to_do)
     } else {
-        Raised::new(name, Level::Well, said, "")
+        Raised::new(name, SignLevel::Well, said, "")
     }]
 }
 
@@ -86,5 +86,5 @@ pub(super) fn plan(facts: &Facts<'_>) -> Vec<Raised> {
     let says = format!("what the next run would do is not known here: {}", one_line(&error.to_string()));
     let to_do = "if EC2 limits the calls, try again in a minute; else check the credentials and the connection of this \
                  command (the functions have their own)";
-    vec![Raised::new("plan", Level::Look, says, to_do)]
+    vec![Raised::new("plan", SignLevel::Caution, says, to_do)]
 }

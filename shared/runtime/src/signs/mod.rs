@@ -9,8 +9,8 @@
 //! | `functions` | whether the functions work, and what they noted |
 //! | `nodes` | nodes and instances |
 //! | `work` | jobs, allocs and demand |
-//! | `held` | limits, brakes, rows that are not used, warnings |
-//! | [`found`] | what a run notes of EC2's list, for readers without rights in EC2 |
+//! | `restraints` | limits, brakes, rows that are not used, warnings |
+//! | [`listing`] | what a run notes of EC2's list, for readers without rights in EC2 |
 //! | [`say`] | how times and numbers are said |
 //!
 //! Guarantees: a sign is a pure function of what was read; what a reader could not read is said to be unknown, or raises
@@ -18,17 +18,17 @@
 //! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/picture.py` does.
 
 mod facts;
-pub mod found;
 mod functions;
-mod held;
+pub mod listing;
 mod nodes;
+mod restraints;
 pub mod say;
 #[cfg(test)]
 mod tests;
 mod work;
 
 pub use crate::observation::{ENDED, RECENT};
-pub use facts::{BadRow, Facts, Level, Next, Raised};
+pub use facts::{Facts, Next, Raised, SignLevel};
 
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use serde_json::{Value, json};
@@ -38,10 +38,10 @@ use store::Table;
 #[derive(Clone, Copy)]
 pub struct Sign {
     pub name: &'static str,
-    /// What the sign finds. A finding at [`Level::Well`] is a line that says that something works.
+    /// What the sign finds. A finding at [`SignLevel::Well`] is a line that says that something works.
     pub raise: Raise,
     /// The alarms that tell the sign to a person who does not look.
-    pub told_by: &'static [Teller],
+    pub alarms: &'static [Teller],
 }
 
 /// Finds what is to be said about the facts.
@@ -74,62 +74,62 @@ impl Teller {
 
 /// Every sign, in the order in which `status` shows them.
 pub const SIGNS: &[Sign] = &[
-    Sign { name: "policy", raise: functions::policy, told_by: &[] },
+    Sign { name: "policy", raise: functions::policy, alarms: &[] },
     Sign {
         name: "function",
         raise: functions::scheduled,
         // sweep-dispatch needs only DynamoDB. So it can still report the other functions when EC2 does not answer.
-        told_by: &[Teller::Run(SWEEP_DISPATCH, functions::scheduled)],
+        alarms: &[Teller::Run(SWEEP_DISPATCH, functions::scheduled)],
     },
     Sign {
         name: "heartbeats",
         raise: functions::heartbeats,
-        told_by: &[Teller::Run(SWEEP_DISPATCH, functions::heartbeats)],
+        alarms: &[Teller::Run(SWEEP_DISPATCH, functions::heartbeats)],
     },
-    Sign { name: "plan", raise: functions::plan, told_by: &[] },
-    Sign { name: "node", raise: nodes::refusing, told_by: &[] },
-    Sign { name: "service", raise: nodes::services, told_by: &[Teller::Run(POLL_AND_SCALE, nodes::services)] },
-    Sign { name: "gpus", raise: nodes::sick_gpus, told_by: &[] },
-    Sign { name: "silent", raise: nodes::silent, told_by: &[Teller::Run(POLL_AND_SCALE, nodes::silent)] },
-    Sign { name: "boot_failures", raise: nodes::starts, told_by: &[Teller::Run(POLL_AND_SCALE, nodes::starts)] },
-    Sign { name: "booting", raise: nodes::booting, told_by: &[] },
-    Sign { name: "unready", raise: nodes::unready, told_by: &[Teller::NotReady] },
-    Sign { name: "shutting_down", raise: nodes::shutting_down, told_by: &[] },
+    Sign { name: "plan", raise: functions::plan, alarms: &[] },
+    Sign { name: "node", raise: nodes::refusing, alarms: &[] },
+    Sign { name: "service", raise: nodes::services, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::services)] },
+    Sign { name: "gpus", raise: nodes::sick_gpus, alarms: &[] },
+    Sign { name: "silent", raise: nodes::silent, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::silent)] },
+    Sign { name: "boot_failures", raise: nodes::starts, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::starts)] },
+    Sign { name: "booting", raise: nodes::booting, alarms: &[] },
+    Sign { name: "unready", raise: nodes::unready, alarms: &[Teller::NotReady] },
+    Sign { name: "shutting_down", raise: nodes::shutting_down, alarms: &[] },
     Sign {
         name: "instances",
         raise: nodes::unlisted,
-        told_by: &[
+        alarms: &[
             Teller::Run(POLL_AND_SCALE, nodes::unlisted_in_part),
             Teller::Run(CLEAN_STALE_RECORDS, nodes::unlisted_in_all),
         ],
     },
-    Sign { name: "strangers", raise: nodes::strangers, told_by: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::strangers)] },
-    Sign { name: "orphans", raise: nodes::orphans, told_by: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::orphans)] },
-    Sign { name: "limit", raise: held::limits, told_by: &[] },
-    Sign { name: "offers", raise: held::offers, told_by: &[] },
-    Sign { name: "quota", raise: held::quotas, told_by: &[] },
-    Sign { name: "brake", raise: held::brakes, told_by: &[Teller::Run(POLL_AND_SCALE, held::brakes)] },
-    Sign { name: "cap", raise: held::caps, told_by: &[] },
+    Sign { name: "strangers", raise: nodes::strangers, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::strangers)] },
+    Sign { name: "orphans", raise: nodes::orphans, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::orphans)] },
+    Sign { name: "limit", raise: restraints::limits, alarms: &[] },
+    Sign { name: "offers", raise: restraints::offers, alarms: &[] },
+    Sign { name: "quota", raise: restraints::quotas, alarms: &[] },
+    Sign { name: "brake", raise: restraints::brakes, alarms: &[Teller::Run(POLL_AND_SCALE, restraints::brakes)] },
+    Sign { name: "cap", raise: restraints::caps, alarms: &[] },
     Sign {
         name: "row",
-        raise: held::rows,
+        raise: restraints::rows,
         // poll-and-scale reports all rows that it reads. The others each report a table that it does not read.
-        told_by: &[
-            Teller::Run(POLL_AND_SCALE, held::rows),
-            Teller::Run(CLEAN_STALE_RECORDS, |facts| held::rows_of(facts, Table::Jobs)),
-            Teller::Run(SWEEP_DISPATCH, |facts| held::rows_of(facts, Table::Handles)),
+        alarms: &[
+            Teller::Run(POLL_AND_SCALE, restraints::rows),
+            Teller::Run(CLEAN_STALE_RECORDS, |facts| restraints::rows_of(facts, Table::Jobs)),
+            Teller::Run(SWEEP_DISPATCH, |facts| restraints::rows_of(facts, Table::Handles)),
         ],
     },
-    Sign { name: "failed", raise: work::failed, told_by: &[Teller::Run(CLEAN_STALE_RECORDS, work::failed)] },
-    Sign { name: "rejected", raise: work::rejected, told_by: &[] },
-    Sign { name: "stopping", raise: work::stopping, told_by: &[] },
-    Sign { name: "handle", raise: work::stuck, told_by: &[] },
-    Sign { name: "starting", raise: work::starting, told_by: &[] },
-    Sign { name: "unheld", raise: work::unheld, told_by: &[] },
-    Sign { name: "demand", raise: work::demand, told_by: &[] },
-    Sign { name: "waiting", raise: work::waiting, told_by: &[] },
-    Sign { name: "idle", raise: work::idle, told_by: &[] },
-    Sign { name: "warning", raise: held::warnings, told_by: &[] },
+    Sign { name: "failed", raise: work::failed, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, work::failed)] },
+    Sign { name: "rejected", raise: work::rejected, alarms: &[] },
+    Sign { name: "stopping", raise: work::stopping, alarms: &[] },
+    Sign { name: "handle", raise: work::stuck, alarms: &[] },
+    Sign { name: "starting", raise: work::starting, alarms: &[] },
+    Sign { name: "unheld", raise: work::unheld, alarms: &[] },
+    Sign { name: "demand", raise: work::demand, alarms: &[] },
+    Sign { name: "waiting", raise: work::waiting, alarms: &[] },
+    Sign { name: "idle", raise: work::idle, alarms: &[] },
+    Sign { name: "warning", raise: restraints::warnings, alarms: &[] },
 ];
 
 /// The findings of all signs.
@@ -140,7 +140,7 @@ pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
             // A warning about something that is wrong already says nothing new.
             let subject = one.what.strip_prefix("function#").unwrap_or(&one.what);
             let is_known = sign.name == "warning"
-                && raised.iter().any(|r| (r.what == one.what || r.what == subject) && r.level == Level::Wrong);
+                && raised.iter().any(|r| (r.what == one.what || r.what == subject) && r.level == SignLevel::Wrong);
             if !is_known {
                 raised.push(one);
             }
@@ -152,15 +152,15 @@ pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
 /// The signs that a run of this function tells and that are wrong, judged by what the run has read.
 pub fn wrong(function: Function, facts: &Facts<'_>) -> Vec<&'static str> {
     let is_wrong = |teller: &Teller| match teller {
-        Teller::Run(by, raise) => *by == function && raise(facts).iter().any(|one| one.level == Level::Wrong),
+        Teller::Run(by, raise) => *by == function && raise(facts).iter().any(|one| one.level == SignLevel::Wrong),
         Teller::NotReady => false,
     };
-    SIGNS.iter().filter(|sign| sign.told_by.iter().any(is_wrong)).map(|sign| sign.name).collect()
+    SIGNS.iter().filter(|sign| sign.alarms.iter().any(is_wrong)).map(|sign| sign.name).collect()
 }
 
 /// Each sign with each of its alarms as JSON, for the template's check.
 pub fn to_json() -> Value {
     let rows =
-        |sign: &'static Sign| sign.told_by.iter().map(|teller| json!({"sign": sign.name, "alarm": teller.alarm()}));
+        |sign: &'static Sign| sign.alarms.iter().map(|teller| json!({"sign": sign.name, "alarm": teller.alarm()}));
     SIGNS.iter().flat_map(rows).collect()
 }

@@ -1,6 +1,6 @@
 //! Signs: nodes and instances.
 
-use super::facts::{Facts, Level, Next, Raised, at_most, first};
+use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};
 use super::say::{one_line, rough, several, when};
 use model::control::Found;
 use model::ids::Slot;
@@ -44,7 +44,7 @@ pub(super) fn refusing(facts: &Facts<'_>) -> Vec<Raised> {
     let refusing = facts.nodes.iter().filter_map(|n| Some((n.slot, reached.refusal(n)?)));
     let raised = refusing.map(|(slot, why)| {
         let says = format!("slot {slot} takes no work: {}", one_line(&why));
-        Raised::new("node", Level::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
+        Raised::new("node", SignLevel::Wrong, says, "it is shut down when idle; mend the image or `launch.user_data`")
     });
     first(raised.collect(), |more| format!("and {more} more nodes take no work"))
 }
@@ -56,7 +56,7 @@ pub(super) fn services(facts: &Facts<'_>) -> Vec<Raised> {
         let says = format!("{} cannot reach {service}, and no node gets through: {why}", several(nodes, "node"));
         let to_do =
             "look at the service, and at the way of the nodes to it; their jobs are lost and tried again meanwhile";
-        Raised::new("service", Level::Wrong, one_line(&says), to_do)
+        Raised::new("service", SignLevel::Wrong, one_line(&says), to_do)
     });
     first(raised.collect(), |more| format!("and {more} more services"))
 }
@@ -71,7 +71,7 @@ pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
     let raised = sick.map(|(slot, why)| {
         let says = format!("slot {slot}: {}", one_line(&why));
         let to_do = format!("`nodekeeper drain {slot}` has it replaced when what runs there has ended");
-        Raised::new("gpus", Level::Wrong, says, to_do)
+        Raised::new("gpus", SignLevel::Wrong, says, to_do)
     });
     first(raised.collect(), |more| format!("and {more} more nodes"))
 }
@@ -88,11 +88,11 @@ pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
     let unusual = silent.len() as f64 > facts.policy.heartbeat.brake_fraction * in_use().count() as f64;
     let replaced_after = Span::from_s(facts.policy.shutdown.down_after_s) + MARGIN;
     let stays = silent.iter().any(|(_, heard)| facts.now.since(*heard) > replaced_after);
-    let level = if (silent.len() > 1 && unusual) || stays { Level::Wrong } else { Level::Look };
+    let level = if (silent.len() > 1 && unusual) || stays { SignLevel::Wrong } else { SignLevel::Caution };
     let slots: Vec<String> =
         silent.iter().map(|(slot, heard)| format!("slot {slot} heard {}", when(*heard, facts.now))).collect();
     let says = format!("{} of {} in use silent: {}", silent.len(), several(in_use().count(), "node"), named(&slots));
-    let to_do = if level == Level::Wrong {
+    let to_do = if level == SignLevel::Wrong {
         "look at the instances in the console and at their way to the URL of heartbeat-ingest; `nodekeeper plan` says why they stay"
     } else {
         ""
@@ -106,8 +106,8 @@ pub(super) fn starts(facts: &Facts<'_>) -> Vec<Raised> {
     let count = if recent || starts.applies(now) { starts.count() } else { 0 };
     let level = match count {
         0 => return Vec::new(),
-        1 => Level::Look,
-        _ => Level::Wrong,
+        1 => SignLevel::Caution,
+        _ => SignLevel::Wrong,
     };
     let last = starts.since_at().map(|at| format!(", the last {}", when(at, now))).unwrap_or_default();
     let pause = starts.until_at().filter(|_| starts.applies(now));
@@ -135,7 +135,7 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
     let late = facts.nodes.iter().filter_map(|node| {
         let (since, does) = boots_since(node)?;
         let waited = facts.now.since(since);
-        let level = if waited > wrong { Level::Wrong } else { Level::Look };
+        let level = if waited > wrong { SignLevel::Wrong } else { SignLevel::Caution };
         let untaken = node.contact().and_then(|c| c.untaken.as_deref()).map(|why| format!(": {}", one_line(why)));
         let untaken = untaken.unwrap_or_default();
         let (told_after, says) = match node.awaits() {
@@ -152,15 +152,20 @@ pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
         facts.jobs.iter().filter(|job| job.state == JobState::Queued && !job.follows()).map(|job| job.submitted_at);
     let nodes = facts.nodes.iter().filter_map(boots_since).map(|(since, _)| since);
     let waited = jobs.chain(nodes).min().map(|since| facts.now.since(since)).filter(|waited| *waited >= READY);
-    let (Next::Known(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };
+    let (Next::Planned(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };
     let says = format!("{} wanted and not ready, and the longest wait is {}", several(count, "node"), rough(waited));
-    vec![Raised::new("unready", Level::Look, says, "`nodekeeper plan` says what limits launches and which nodes boot")]
+    vec![Raised::new(
+        "unready",
+        SignLevel::Caution,
+        says,
+        "`nodekeeper plan` says what limits launches and which nodes boot",
+    )]
 }
 
 pub(super) fn shutting_down(facts: &Facts<'_>) -> Vec<Raised> {
     let late = facts.nodes.iter().filter(|node| matches!(node.state, NodeState::ShuttingDown(_))).filter_map(|node| {
         let waited = facts.now.since(node.modified_at);
-        let level = if waited > ENDS_AT_MOST { Level::Wrong } else { Level::Look };
+        let level = if waited > ENDS_AT_MOST { SignLevel::Wrong } else { SignLevel::Caution };
         let instance = node.life().and_then(|life| life.instance_id.as_deref()).unwrap_or("its instance");
         let says = format!("slot {} is shut down since {}, and EC2 has not ended {instance}", node.slot, rough(waited));
         (waited > ENDS).then_some((level, says))
@@ -195,7 +200,7 @@ fn unlisted_of(found: &Found, two_runs: Span, now: Time) -> Vec<Raised> {
         false => (format!("EC2 has not listed {unlisted} of the {named} that records name for {}", rough(span)), false),
     };
     let to_do = "look in the console whether they are there: the list may be wrong, or somebody has terminated them";
-    let level = if all || span >= UNLISTED { Level::Wrong } else { Level::Look };
+    let level = if all || span >= UNLISTED { SignLevel::Wrong } else { SignLevel::Caution };
     vec![Raised::new("instances", level, says, to_do)]
 }
 
@@ -210,14 +215,14 @@ pub(super) fn strangers(facts: &Facts<'_>) -> Vec<Raised> {
         strangers.len(),
         named(strangers)
     );
-    vec![Raised::new("strangers", Level::Wrong, says, "terminate it, or take the tag nodekeeper:cluster off it")]
+    vec![Raised::new("strangers", SignLevel::Wrong, says, "terminate it, or take the tag nodekeeper:cluster off it")]
 }
 
 pub(super) fn orphans(facts: &Facts<'_>) -> Vec<Raised> {
     let (count, since) = (facts.cleaned.orphans, facts.cleaned.orphans_since_at);
     let Some(since) = since.filter(|_| count > 0) else { return Vec::new() };
     let again = facts.cleaned.orphans_runs > 1;
-    let level = if again { Level::Wrong } else { Level::Look };
+    let level = if again { SignLevel::Wrong } else { SignLevel::Caution };
     let says = format!("{} without a node, found {}", several(count, "instance"), when(since, facts.now));
     let to_do = if again {
         "`nodekeeper release orphans --show` lists what a brake holds; else the log of clean-stale-records says why they are not terminated"

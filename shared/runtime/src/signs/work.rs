@@ -1,6 +1,6 @@
 //! Signs: jobs, allocs and demand.
 
-use super::facts::{Facts, Level, Raised, at_most};
+use super::facts::{Facts, Raised, SignLevel, at_most};
 use super::say::{one_line, rough, several, when};
 use crate::observation::ENDED;
 use model::explain::{SetNote, Waiting, name_of};
@@ -40,11 +40,11 @@ pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
         format!("{failed} of {of} that ended within an hour failed, the newest: {}", newest(facts, JobState::Failed));
     let (level, to_do) = if failed >= FAILED && failed * 2 > all {
         (
-            Level::Wrong,
+            SignLevel::Wrong,
             "`nodekeeper job ID` says why: what do they share, a command, an image, a node, a place to read from?",
         )
     } else {
-        (Level::Look, "`nodekeeper job ID` says why")
+        (SignLevel::Caution, "`nodekeeper job ID` says why")
     };
     vec![Raised::new("failed", level, says, to_do)]
 }
@@ -59,7 +59,7 @@ pub(super) fn rejected(facts: &Facts<'_>) -> Vec<Raised> {
         several(rejected, "job"),
         newest(facts, JobState::Rejected)
     );
-    vec![Raised::new("rejected", Level::Look, says, "`nodekeeper job ID` says why")]
+    vec![Raised::new("rejected", SignLevel::Caution, says, "`nodekeeper job ID` says why")]
 }
 
 pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
@@ -82,7 +82,7 @@ pub(super) fn stopping(facts: &Facts<'_>) -> Vec<Raised> {
             )
         })
     };
-    let lines = facts.allocs.iter().filter_map(line).map(|line| (Level::Wrong, line));
+    let lines = facts.allocs.iter().filter_map(line).map(|line| (SignLevel::Wrong, line));
     at_most("stopping", lines, "nodekeeper jobs")
 }
 
@@ -95,7 +95,7 @@ pub(super) fn stuck(facts: &Facts<'_>) -> Vec<Raised> {
             handle.handle
         ))
     };
-    let lines = facts.stuck.iter().filter_map(line).map(|line| (Level::Wrong, line));
+    let lines = facts.stuck.iter().filter_map(line).map(|line| (SignLevel::Wrong, line));
     at_most("handle", lines, "nodekeeper handles")
 }
 
@@ -111,7 +111,7 @@ pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
         let placed = rough(facts.now.since(alloc.placed_at));
         format!("alloc {} was placed on slot {} {placed} ago and has not started", alloc.alloc_id, alloc.slot)
     };
-    let lines = facts.allocs.iter().filter(waits).map(|alloc| (Level::Look, line(alloc)));
+    let lines = facts.allocs.iter().filter(waits).map(|alloc| (SignLevel::Caution, line(alloc)));
     at_most("starting", lines, "nodekeeper jobs")
 }
 
@@ -138,19 +138,19 @@ pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
             && !held.contains_key(&job.job_id)
     });
     let line = |waited: Span, name: String| format!("job {name} waits since {}, and nothing holds it", rough(waited));
-    let lines = waits.map(|job| (Level::Look, line(facts.now.since(job.submitted_at), name_of(job))));
+    let lines = waits.map(|job| (SignLevel::Caution, line(facts.now.since(job.submitted_at), name_of(job))));
     at_most("unheld", lines, "nodekeeper plan")
 }
 
 pub(super) fn demand(facts: &Facts<'_>) -> Vec<Raised> {
     let sets = facts.next.explained().map_or(&[][..], |explained| &explained.sets);
-    let level = |set: &SetNote| if set.lacking() > 0 { Level::Look } else { Level::Well };
+    let level = |set: &SetNote| if set.lacking() > 0 { SignLevel::Caution } else { SignLevel::Well };
     at_most("demand", sets.iter().map(|set| (level(set), set.line())), "nodekeeper plan")
 }
 
 pub(super) fn waiting(facts: &Facts<'_>) -> Vec<Raised> {
     let waiting = facts.next.explained().map_or(&[][..], |explained| &explained.waiting);
-    at_most("waiting", waiting.iter().map(|waiting: &Waiting| (Level::Look, waiting.line())), "nodekeeper plan")
+    at_most("waiting", waiting.iter().map(|waiting: &Waiting| (SignLevel::Caution, waiting.line())), "nodekeeper plan")
 }
 
 pub(super) fn idle(facts: &Facts<'_>) -> Vec<Raised> {
@@ -160,8 +160,8 @@ pub(super) fn idle(facts: &Facts<'_>) -> Vec<Raised> {
         stays.entry(why.to_string()).or_default().push(node_id.slot().to_string());
     }
     let line = |(why, slots): (&String, &Vec<String>)| match slots.as_slice() {
-        [slot] => (Level::Well, format!("slot {slot} stays: {why}")),
-        _ => (Level::Well, format!("slots {} stay: {why}", slots.join(", "))),
+        [slot] => (SignLevel::Well, format!("slot {slot} stays: {why}")),
+        _ => (SignLevel::Well, format!("slots {} stay: {why}", slots.join(", "))),
     };
     at_most("idle", stays.iter().map(line), "nodekeeper plan")
 }

@@ -71,7 +71,7 @@ impl Check {
         self.invariant_the_cheapest_fitting_size_is_launched(caller, model, &up, after);
         self.invariant_sets_get_no_more_than_they_want(model, after);
         self.invariant_what_boots_is_counted(caller, model, after);
-        self.invariant_a_doubted_node_counts_for_the_minimum(caller, model, after);
+        self.invariant_a_suspected_node_counts_for_the_minimum(caller, model, after);
     }
 
     /// A node that was launched for a job and never had work is not shut down as idle while this job is the first of
@@ -326,7 +326,7 @@ impl Check {
     /// and are listed. This holds also if their leases are over: a silent node is either still ready, because its
     /// silence is not believed, or no longer ready. (Counts only nodes that did not change shortly before the run. Not
     /// checked where a run may fail to write that a node is no longer ready.)
-    fn invariant_a_doubted_node_counts_for_the_minimum(&self, caller: &Caller, model: &Model, after: &Item) {
+    fn invariant_a_suspected_node_counts_for_the_minimum(&self, caller: &Caller, model: &Model, after: &Item) {
         let Some(ec2) = self.ec2().filter(|_| text(after, "reason").is_some_and(|r| r.starts_with("nodes.min"))) else {
             return;
         };
@@ -352,7 +352,7 @@ impl Check {
             let over = ready.iter().filter(|r| time(r, "lease_expires_at").is_some_and(|at| at < now)).count();
             let what =
                 format!("{} launches {after:?}: {} are ready, {over} of them silent", caller.name(), ready.len());
-            self.broken("invariant_a_doubted_node_counts_for_the_minimum", what);
+            self.broken("invariant_a_suspected_node_counts_for_the_minimum", what);
         }
     }
 

@@ -12,7 +12,7 @@ use model::events::ONCE_PREFIX;
 use model::functions;
 use model::ids::AllocId;
 use model::time::{Span, Time};
-use runtime::answer::{Outcome, RunAnswer};
+use runtime::answer::{ActionOutcome, RunAnswer};
 use store::{Item, Table, control_key};
 
 /// Within this time, only one event tells of an overdue function.
@@ -220,7 +220,7 @@ impl Check {
         function: &'static str,
         answer: &RunAnswer,
     ) {
-        let left = answer.actions.iter().any(|action| action.outcome == Outcome::Left);
+        let left = answer.actions.iter().any(|action| action.outcome == ActionOutcome::Left);
         if caller.is_unsure() || left || self.forgets(Some(caller.began())) {
             return;
         }

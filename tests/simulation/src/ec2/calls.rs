@@ -109,7 +109,7 @@ impl Cloud for Seen {
 
     async fn instances_by_id(&self, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
         // The product's own code handles a call that EC2 refuses because of an unknown id.
-        by_id::known(&Naming::new(&self.0), instance_ids).await
+        by_id::instances(&Naming::new(&self.0), instance_ids).await
     }
 
     async fn instances_of(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Instance>, CloudError> {

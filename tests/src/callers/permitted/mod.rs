@@ -27,7 +27,7 @@ use model::time::{Span, Time};
 use model::{BrakeKind, Class, ClientStatus, Market};
 use nodekeeper_cli::console::{Cluster, Reach};
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl Fleet {
         RunClock::new(self.now, None, Duration::from_secs(50))
     }
 
-    fn credentials(&self) -> Credentials {
-        Credentials::Token(self.settings.key.clone().unwrap())
+    fn credentials(&self) -> NodeCredentials {
+        NodeCredentials::Token(self.settings.key.clone().unwrap())
     }
 
     fn ingest(&self, keys: &Keys) -> heartbeat_ingest::Ingest {

@@ -18,7 +18,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId};
 use model::time::Span;
 use model::{JobState, NodeState};
-use runtime::answer::Outcome;
+use runtime::answer::ActionOutcome;
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -63,7 +63,7 @@ impl Town {
     /// the run says.
     async fn decides(&self) -> String {
         let run = self.world.poll().await.unwrap();
-        let failed: Vec<_> = run.actions.iter().filter(|a| a.outcome == Outcome::Failed).collect();
+        let failed: Vec<_> = run.actions.iter().filter(|a| a.outcome == ActionOutcome::Failed).collect();
         assert!(failed.is_empty(), "the subject of the row is not left alone: {failed:?}");
         run.actions.iter().map(|a| format!("{}: {}\n", a.subject, a.reason)).collect()
     }

@@ -21,7 +21,7 @@ use model::{Ending, HandleKind, Job, JobSpec};
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, Node as Protocol, Seen, Work};
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
-use runtime::http::Credentials;
+use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -120,7 +120,7 @@ impl Fleet {
         let (of_ingest, of_sweep) = (Meter::new(&tables), Meter::new(&tables));
         let cluster: model::ids::ClusterName = "cost".parse().unwrap();
         let key = "5a".repeat(32).parse::<NodeKey>().unwrap();
-        let credentials = Credentials::Token(key.clone());
+        let credentials = NodeCredentials::Token(key.clone());
         let settings = LaunchSettings {
             cluster: cluster.clone(),
             key: Some(key),

@@ -23,13 +23,13 @@ pub(super) struct Arrays {
 
 impl Arrays {
     pub(super) fn new(view: &View<'_>) -> Self {
-        let queued = view.seen.jobs.iter().filter(|job| job.state == JobState::Queued && job.array_limit.is_some());
+        let queued = view.observed.jobs.iter().filter(|job| job.state == JobState::Queued && job.array_limit.is_some());
         let mut placed: BTreeMap<Array, BTreeSet<JobId>> =
             queued.map(|job| (Array::of(job.job_id), BTreeSet::new())).collect();
         if !placed.is_empty() {
             let on_records = view.lives().flat_map(|(_, life)| life.allocs.iter().map(|alloc| alloc.job_id));
-            let in_index = view.seen.allocs.iter().map(|alloc| alloc.alloc_id.job_id);
-            let in_queue = view.seen.jobs.iter().filter(|job| job.state != JobState::Queued).map(|job| job.job_id);
+            let in_index = view.observed.allocs.iter().map(|alloc| alloc.alloc_id.job_id);
+            let in_queue = view.observed.jobs.iter().filter(|job| job.state != JobState::Queued).map(|job| job.job_id);
             for job in on_records.chain(in_index).chain(in_queue) {
                 if let Some(jobs) = placed.get_mut(&Array::of(job)) {
                     jobs.insert(job);

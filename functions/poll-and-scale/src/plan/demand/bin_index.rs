@@ -1,6 +1,6 @@
 //! Indexes of the bins: the bins in the order in which jobs try them, so that a job does not look at every bin.
 //!
-//! An index holds the bins for one [`Kind`] of job. Ready nodes are ordered by what is free on them, GPUs first, because a job takes
+//! An index holds the bins for one [`BinKind`] of job. Ready nodes are ordered by what is free on them, GPUs first, because a job takes
 //! the fullest one that fits. Booting and new nodes keep the order of their launches. A tree over them has the largest free
 //! vCPUs and the largest free memory of each part of this order.
 //!
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a job asks of a bin besides vCPUs and memory. A plan only fills bins, so a bin that does not have it now does not
 /// have it later in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kind<'a> {
+pub(super) struct BinKind<'a> {
     machine: &'a MachineNeed,
     exclusive: bool,
     gpus: u32,
@@ -23,7 +23,7 @@ pub(super) struct Kind<'a> {
     scratch_gib: u64,
 }
 
-impl<'a> Kind<'a> {
+impl<'a> BinKind<'a> {
     pub(super) fn of(job: &'a JobSummary) -> Self {
         Self {
             machine: &job.needs.machine,
@@ -43,7 +43,7 @@ impl<'a> Kind<'a> {
 /// slots; the other bins follow in the order of their launches.
 #[derive(Debug)]
 pub(super) struct BinIndex<'a> {
-    pub(super) kind: Kind<'a>,
+    pub(super) kind: BinKind<'a>,
     /// How many bins are ready nodes.
     ready: usize,
     /// The ready nodes: by free GPUs and free vCPUs, then by free memory, then by slot.
@@ -53,7 +53,7 @@ pub(super) struct BinIndex<'a> {
 }
 
 impl<'a> BinIndex<'a> {
-    pub(super) fn new(kind: Kind<'a>, bins: &[Bin<'_>], ready: usize) -> Self {
+    pub(super) fn new(kind: BinKind<'a>, bins: &[Bin<'_>], ready: usize) -> Self {
         let mut index = Self { kind, ready, by_room: BTreeMap::new(), tree: SegmentTree::default() };
         for (n, bin) in bins.iter().enumerate() {
             index.put(n, bin);

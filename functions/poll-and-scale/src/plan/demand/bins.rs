@@ -4,7 +4,7 @@
 //! Does not: know the queue or the caps.
 
 use super::bin::{At, Bin, minus};
-use super::bin_index::{BinIndex, Kind};
+use super::bin_index::{BinIndex, BinKind};
 use model::JobSummary;
 use model::time::Time;
 use std::cmp::Reverse;
@@ -89,7 +89,7 @@ impl<'a> Bins<'a> {
     /// The bins that fit members of the job, at most `most`, in the order of [`Bin::preference`], but with the nodes that the job
     /// avoids last.
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Fitting {
-        let kind = Kind::of(job);
+        let kind = BinKind::of(job);
         let known = self.indexes.iter().position(|index| index.kind == kind).unwrap_or_else(|| {
             self.indexes.push(BinIndex::new(kind, &self.all, self.ready));
             self.indexes.len() - 1

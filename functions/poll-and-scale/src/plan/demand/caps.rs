@@ -24,7 +24,7 @@ impl<'a> Packing<'_, 'a> {
     pub(super) fn block(&mut self, job: &'a JobSummary, found: &[usize], members: u32, first_new: usize) -> usize {
         self.undo_launches(first_new);
         let found: Vec<usize> = found.iter().copied().filter(|n| *n < self.bins.len()).collect();
-        let policy = &self.view.seen.policy;
+        let policy = &self.view.observed.policy;
         let (ever, asked) = (self.sizes.fitting(job), job.needs.machine.market);
         // Room does not help a size for which EC2 has no capacity now.
         let to_be_had = |s: &&Size| self.is_to_be_had(s, asked);
@@ -45,7 +45,7 @@ impl<'a> Packing<'_, 'a> {
     /// there can be room for all of them, the idle nodes that take up this room are marked for shutdown. If a size is
     /// full of nodes with work, the job waits until that work ends, and no idle node is shut down for it before that.
     fn reserve(&mut self, of: SizesFor<'_, 'a>, lacking: u32, beside: Usd) {
-        let cap = self.view.seen.policy.nodes.max_price_per_hour;
+        let cap = self.view.observed.policy.nodes.max_price_per_hour;
         let within = (!cap.is_zero()).then(|| cap.saturating_sub(beside));
         // Idle nodes that are not kept do not count for the maximum of a size, because they can be shut down.
         let there = |size: &Size| {
@@ -56,10 +56,10 @@ impl<'a> Packing<'_, 'a> {
             for (size, some, _) in &mix.of {
                 let over = self.counts.staying(size).saturating_add(*some).saturating_sub(size.max.unwrap_or(u32::MAX));
                 let idle = self.idle_of(size);
-                self.found.outgrown.extend(idle.into_iter().take(over as usize));
+                self.findings.outgrown.extend(idle.into_iter().take(over as usize));
             }
             if self.counts.is_capped(mix.nodes, mix.price) {
-                self.found.room = Some(self.counts.missing_room(mix.nodes, mix.price));
+                self.findings.room = Some(self.counts.missing_room(mix.nodes, mix.price));
             }
         }
         self.counts.reserve(mix);
@@ -79,15 +79,15 @@ impl<'a> Packing<'_, 'a> {
         // A node that another scheduler keeps busy does not become free for this job. A node that would not fit the job
         // is left to later jobs, unless its shutdown makes room.
         let helps = |b: &Bin<'_>| {
-            let makes_way =
-                self.found.room.is_some() || matches!(b.at, At::Ready(node) if self.found.outgrown.contains(&node));
+            let makes_way = self.findings.room.is_some()
+                || matches!(b.at, At::Ready(node) if self.findings.outgrown.contains(&node));
             let foreign = b.busy && b.empty;
             !foreign && (makes_way || b.would_fit(job))
         };
         let is_found: BTreeSet<usize> = found.iter().copied().collect();
         let others = self.bins.to_keep_free(job, |n, bin| !is_found.contains(&n) && helps(bin));
         let lacking = (members as usize).saturating_sub(found.len());
-        let room = self.found.room.unwrap_or_default();
+        let room = self.findings.room.unwrap_or_default();
         let (mut nodes, mut price) = (0, Usd::ZERO);
         found.iter().for_each(|n| self.bins.block(*n));
         for (before, n) in others.into_iter().enumerate() {
@@ -103,7 +103,7 @@ impl<'a> Packing<'_, 'a> {
     /// The cheapest of the found nodes that leave enough of the price cap for the rest of the members. If a job of many members
     /// kept expensive nodes, those could use up the cap, and the job would wait for ever.
     fn within_caps(&self, of: SizesFor<'_, '_>, found: &[usize], members: u32) -> Vec<usize> {
-        let policy = &self.view.seen.policy;
+        let policy = &self.view.observed.policy;
         let mut kept = found.to_vec();
         kept.sort_by_key(|n| self.bins.get(*n).map(|b| b.price_per_hour));
         let mut spent = self.price(&kept);

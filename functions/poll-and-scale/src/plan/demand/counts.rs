@@ -51,7 +51,7 @@ impl<'a> Count<'a> {
     }
 }
 
-pub(super) struct Counts<'a> {
+pub(super) struct FleetCounts<'a> {
     policy: &'a Policy,
     /// The records that are not cleaned, with the launches of this plan and what is reserved.
     all: Count<'a>,
@@ -67,13 +67,13 @@ pub(super) struct Counts<'a> {
     free: BTreeMap<&'a str, u32>,
 }
 
-impl<'a> Counts<'a> {
+impl<'a> FleetCounts<'a> {
     pub(super) fn of(view: &View<'a>) -> Self {
         let leaves = |record: &NodeRecord| matches!(record.state, NodeState::ShuttingDown(_));
         let mut all = Count::of_lives(view.lives().map(|(_, life)| life));
-        all.nodes = all.nodes.saturating_add(u32::try_from(view.seen.quarantined.slots.len()).unwrap_or(u32::MAX));
+        all.nodes = all.nodes.saturating_add(u32::try_from(view.observed.quarantined.slots.len()).unwrap_or(u32::MAX));
         let leaving = Count::of_lives(view.lives().filter(|(record, _)| leaves(record)).map(|(_, life)| life));
-        let (policy, mut zones) = (&view.seen.policy, BTreeMap::new());
+        let (policy, mut zones) = (&view.observed.policy, BTreeMap::new());
         if policy.launch.zone_share < 1.0 {
             for zone in view.lives().filter_map(|(_, life)| zone_of(policy, life)) {
                 *zones.entry(zone.to_owned()).or_default() += 1;
@@ -181,7 +181,7 @@ impl<'a> Counts<'a> {
 
 /// How many machines are free in each capacity reservation. The number that EC2 told may lack the latest launches.
 fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
-    let catalogue = &view.seen.policy.catalogue;
+    let catalogue = &view.observed.policy.catalogue;
     let mut free: BTreeMap<&str, u32> = catalogue.reservations.iter().map(|(id, of)| (id.as_str(), of.free)).collect();
     let Some(read_at) = catalogue.part(Part::Reservations).read_at.filter(|_| !free.is_empty()) else { return free };
     for (_, life) in view.lives().filter(|(_, life)| life.launch_claim_until_at >= read_at) {

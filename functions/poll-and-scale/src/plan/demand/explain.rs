@@ -20,18 +20,18 @@ pub(super) fn waiting(
     slots: &[Slot],
     explained: &mut Explanation,
 ) {
-    for limit in view.seen.control.limits(view.now) {
+    for limit in view.observed.control.limits(view.now) {
         explained.limits(&limit.reason(view.now));
     }
-    if view.seen.queue.part.is_some() {
-        let (read, least) = (view.seen.queue.read, view.seen.queue.least);
+    if view.observed.queue.part.is_some() {
+        let (read, least) = (view.observed.queue.read, view.observed.queue.least);
         explained.limits(&Reason::QueueNotRead { read, least });
     }
-    for set in &packing.found.sets {
+    for set in &packing.findings.sets {
         set.lacks().iter().for_each(|reason| explained.limits(reason));
         explained.sets.push(set.clone());
     }
-    let minimum = packing.found.below_minimum.iter();
+    let minimum = packing.findings.below_minimum.iter();
     minimum.filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
     if packing.new.len() > slots.len() {
         explained.limits(&later(view));
@@ -51,7 +51,7 @@ pub(super) fn waiting(
             }
         }
     }
-    for job in &view.seen.jobs {
+    for job in &view.observed.jobs {
         match job.state {
             JobState::Placing => {
                 let (placed, of) = (job.allocs.len(), job.needs.nodes);
@@ -92,7 +92,7 @@ fn nodes(view: &View<'_>, packing: &Packing<'_, '_>, bins: &[usize], slots: &[Sl
 }
 
 fn later(view: &View<'_>) -> Reason {
-    Reason::MaxPerRun { max: view.seen.policy.launch.max_per_run }
+    Reason::MaxPerRun { max: view.observed.policy.launch.max_per_run }
 }
 
 fn sorted(mut slots: Vec<Slot>) -> Vec<Slot> {

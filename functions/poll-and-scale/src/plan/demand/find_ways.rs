@@ -6,7 +6,7 @@
 
 use super::super::sizes::{every_offering, offerings, refusals};
 use super::packing::{Blocked, BlockedBy, LimitMode, Packing};
-use super::ways::{KnownWays, Ways};
+use super::ways::{CachedWays, Ways};
 use model::control::ControlKey;
 use model::explain::name_of;
 use model::policy::Size;
@@ -21,22 +21,23 @@ const MAX_WAYS: usize = 32;
 impl<'a> Packing<'_, 'a> {
     /// The cheapest of these sizes that may be launched now, and the offerings to try for it, the best one first.
     pub(super) fn ways(&mut self, sizes: &Rc<[&'a Size]>, asked: Option<MarketNeed>) -> Result<Ways<'a>, Blocked> {
-        let is_same = |known: &&KnownWays<'a>| Rc::ptr_eq(&known.sizes, sizes) && known.asked == asked;
-        if let Some(KnownWays { ways, .. }) = self.known.as_ref().filter(is_same)
+        let is_same = |known: &&CachedWays<'a>| Rc::ptr_eq(&known.sizes, sizes) && known.market == asked;
+        if let Some(CachedWays { ways, .. }) = self.last_ways.as_ref().filter(is_same)
             && self.cap_on(ways.size, None).is_none()
             && self.closed(ways.size).is_none()
         {
             return Ok(ways.clone());
         }
         let ways = self.find_ways(sizes, asked)?;
-        self.known = self.are_steady(&ways).then(|| KnownWays { sizes: Rc::clone(sizes), asked, ways: ways.clone() });
+        self.last_ways =
+            self.are_steady(&ways).then(|| CachedWays { sizes: Rc::clone(sizes), market: asked, ways: ways.clone() });
         Ok(ways)
     }
 
     /// Whether the next launch has the same ways, as long as no cap is reached and their reservation has room. A share of a zone,
     /// a price cap or a number of attempts would change the ways.
     fn are_steady(&self, ways: &Ways<'a>) -> bool {
-        let policy = &self.view.seen.policy;
+        let policy = &self.view.observed.policy;
         let is_tried = |offering: &Offering| self.attempts_allowed(offering).is_some();
         policy.launch.zone_share >= 1.0
             && policy.nodes.max_price_per_hour.is_zero()
@@ -45,7 +46,7 @@ impl<'a> Packing<'_, 'a> {
 
     /// Counts one more attempt at each of these offerings.
     pub(super) fn note_tries(&mut self, offerings: &[Offering]) {
-        if self.known.is_some() {
+        if self.last_ways.is_some() {
             return;
         }
         for offering in offerings {
@@ -91,7 +92,7 @@ impl<'a> Packing<'_, 'a> {
 
     /// The ways of the launch whose first way is of this size: those that may be launched in place of the first one.
     fn alternatives(&self, first: &Size, ways: Vec<(&'a Size, Offering)>) -> Vec<Offering> {
-        let policy = &self.view.seen.policy;
+        let policy = &self.view.observed.policy;
         let has_price_cap = !policy.nodes.max_price_per_hour.is_zero();
         // The plan puts jobs on the node before it is launched, and they must fit on each type of the size.
         let fits = |size: &Size| size.name != first.name || size.capacity.covers(first.capacity);
@@ -105,7 +106,7 @@ impl<'a> Packing<'_, 'a> {
 
     /// How often this run may try an offering; `None` if EC2 was not short of it recently.
     fn attempts_allowed(&self, offering: &Offering) -> Option<u64> {
-        self.view.seen.control.shortage(offering).attempts(self.view.seen.observed_at)
+        self.view.observed.control.shortage(offering).attempts(self.view.observed.observed_at)
     }
 
     /// The offerings of a size that one more launch may try; if there is none, also why.
@@ -117,7 +118,7 @@ impl<'a> Packing<'_, 'a> {
         let mut ways = offerings(self.view, size, asked);
         ways.retain(|offering| {
             if let Some(zone) = offering.zone.as_deref().filter(|zone| self.counts.is_zone_full(zone)) {
-                let (zone, share) = (zone.to_owned(), self.view.seen.policy.launch.zone_share);
+                let (zone, share) = (zone.to_owned(), self.view.observed.policy.launch.zone_share);
                 let full = Reason::ZoneFull { zone, share };
                 if !spent.contains(&full) {
                     spent.push(full);
@@ -141,7 +142,7 @@ impl<'a> Packing<'_, 'a> {
     /// of the room that is reserved for the first job, the reason names that job.
     fn cap_on(&self, size: &Size, price: Option<Usd>) -> Option<Reason> {
         let (cap, without_reserved) = self.counts.cap_on(size, price.unwrap_or(size.price_per_hour))?;
-        match self.found.first {
+        match self.findings.first {
             Some(job) if without_reserved => Some(Reason::KeptForEarlier { job: name_of(job) }),
             _ => Some(cap),
         }

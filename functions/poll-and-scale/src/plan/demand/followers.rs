@@ -7,7 +7,7 @@
 use super::super::actions::Action;
 use super::super::sizes::Sizes;
 use super::super::view::View;
-use super::want::{Served, never};
+use super::want::{ServedQueue, never};
 use model::JobSummary;
 use model::after::{Verdict, judge};
 use model::explain::Explanation;
@@ -20,19 +20,19 @@ pub(super) struct Followers<'a> {
     /// Those that may be placed, with the jobs that they followed.
     free: BTreeMap<JobId, BTreeSet<JobId>>,
     /// The others, in the order of the queue.
-    held: Vec<(&'a JobSummary, Verdict)>,
+    following: Vec<(&'a JobSummary, Verdict)>,
 }
 
 impl<'a> Followers<'a> {
     pub(super) fn new(view: &View<'a>) -> Self {
-        let (mut free, mut held) = (BTreeMap::new(), Vec::new());
-        for job in view.seen.jobs.iter().filter(|job| job.follows()) {
-            match judge(job, &view.seen.ends, view.now) {
+        let (mut free, mut following) = (BTreeMap::new(), Vec::new());
+        for job in view.observed.jobs.iter().filter(|job| job.follows()) {
+            match judge(job, &view.observed.ends, view.now) {
                 Verdict::Free(ended) => _ = free.insert(job.job_id, ended),
-                verdict => held.push((job, verdict)),
+                verdict => following.push((job, verdict)),
             }
         }
-        Self { free, held }
+        Self { free, following }
     }
 
     /// Whether the job may be placed: it follows no other, or no longer.
@@ -41,14 +41,19 @@ impl<'a> Followers<'a> {
     }
 
     /// What this plan does about the jobs that it does not place or reject in their turn.
-    pub(super) fn actions(&self, view: &View<'_>, sizes: &Sizes<'_>, served: &Served<'_>) -> Vec<(Action, Reason)> {
+    pub(super) fn actions(
+        &self,
+        view: &View<'_>,
+        sizes: &Sizes<'_>,
+        served: &ServedQueue<'_>,
+    ) -> Vec<(Action, Reason)> {
         let done: BTreeSet<JobId> = served.actions.iter().filter_map(|(action, _)| job_of(action)).collect();
         let advance = |job_id: JobId, ended: &BTreeSet<JobId>, left: usize| {
             let reason = Reason::FollowedEnded { ended: ended.len(), left };
             (Action::Advance { job_id, ended: ended.clone() }, reason)
         };
         let free = self.free.iter().filter(|(id, _)| !done.contains(id)).map(|(id, ended)| advance(*id, ended, 0));
-        let held = self.held.iter().filter_map(|(job, verdict)| match (never(view, sizes, job), verdict) {
+        let held = self.following.iter().filter_map(|(job, verdict)| match (never(view, sizes, job), verdict) {
             (Some(reason), _) => Some((Action::Reject(job.job_id), reason)),
             (None, Verdict::Never(reason)) => Some((Action::Reject(job.job_id), reason.clone())),
             (None, Verdict::Waits(ended) | Verdict::Free(ended)) => {
@@ -61,7 +66,7 @@ impl<'a> Followers<'a> {
 
     /// Notes the reason for each job that still follows others.
     pub(super) fn explain(&self, explained: &mut Explanation) {
-        for (job, verdict) in &self.held {
+        for (job, verdict) in &self.following {
             let Verdict::Waits(ended) = verdict else { continue };
             let mut left = job.after.keys().filter(|id| !ended.contains(id));
             if let Some(next) = left.next() {

@@ -25,9 +25,9 @@ mod sets;
 mod want;
 mod ways;
 
-use super::actions::{Action, Plan};
+use super::actions::{Action, FleetPlan};
 use super::liveness::{stuck_syncing, wants_copy};
-use super::needs::Needs;
+use super::needs::QueueNeeds;
 use super::view::View;
 use model::ids::{AllocId, JobId, Slot};
 use model::reason::Reason;
@@ -37,9 +37,9 @@ use arrays::Arrays;
 use followers::Followers;
 use packing::{HeadOfLine, LimitMode, New, Packing};
 use std::collections::BTreeSet;
-use want::{Possible, Served, Waits, Want};
+use want::{Possible, ServedQueue, Waits, Want};
 
-pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
+pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
     let mut packing = Packing::new(view, LimitMode::Everything);
     let followers = Followers::new(view);
     let served = pack(view, &mut packing, &followers);
@@ -49,9 +49,9 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     followers.explain(&mut plan.explained);
     // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
     let mut slots = free_slots(view);
-    slots.truncate(view.seen.policy.launch.max_per_run as usize);
+    slots.truncate(view.observed.policy.launch.max_per_run as usize);
     explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
-    (plan.wanted, plan.unready) = if packing.found.held_up {
+    (plan.wanted, plan.unready) = if packing.findings.is_delayed {
         // The nodes that a run without the pause would launch are wanted too.
         let mut without_pause = Packing::new(view, LimitMode::Caps);
         pack(view, &mut without_pause, &followers);
@@ -68,19 +68,19 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) -> Needs {
     needs
 }
 
-fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
+fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> ServedQueue<'a> {
     packing.fill_sets();
     let served = serve(view, packing, followers);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
-    if packing.found.room.is_none() {
+    if packing.findings.room.is_none() {
         packing.fill_minimum();
     }
     served
 }
 
 /// Serves the queue in its order.
-fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> Served<'a> {
-    let mut served = Served::default();
+fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> ServedQueue<'a> {
+    let mut served = ServedQueue::default();
     let (mut queue, mut arrays, mut possible) = (HeadOfLine::Served, Arrays::new(view), Possible::default());
     for want in wants(view, followers) {
         let job = want.job();
@@ -120,7 +120,7 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
         };
         let ready = packing.ready_of(&found);
         packing.take(job, &found);
-        packing.found.has_served = true;
+        packing.findings.has_served = true;
         if ready.len() == members as usize {
             served.actions.extend(want.place(&ready));
         } else {
@@ -133,9 +133,9 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
 /// The queued jobs that may be placed and the wanted copies, in the order of the queue.
 fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
-        view.seen.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
+        view.observed.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
-    for job in &view.seen.jobs {
+    for job in &view.observed.jobs {
         match job.state {
             JobState::Queued if followers.may_be_placed(job) => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
@@ -156,8 +156,8 @@ fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
 
 /// The free slots, the lowest first. Slot 0 is a slot like any other.
 fn free_slots(view: &View<'_>) -> Vec<Slot> {
-    let is_free = |s: &Slot| !view.is_taken(*s) && !view.seen.quarantined.slots.contains(s);
-    Slot::below(view.seen.policy.nodes.max).filter(is_free).collect()
+    let is_free = |s: &Slot| !view.is_taken(*s) && !view.observed.quarantined.slots.contains(s);
+    Slot::below(view.observed.policy.nodes.max).filter(is_free).collect()
 }
 
 /// The unknown allocs whose job wants a copy, and that have none yet. Jobs of several members get no

@@ -6,14 +6,14 @@
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::liveness::will_terminate;
-use super::super::needs::{Needs, Room};
+use super::super::needs::{QueueNeeds, Room};
 use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::bin::{At, Bin, minus};
-use super::bin_index::Kind;
+use super::bin_index::BinKind;
 use super::bins::{Bins, Fitting};
-use super::counts::{Counts, by_size};
-use super::ways::{KnownWays, Ways};
+use super::counts::{FleetCounts, by_size};
+use super::ways::{CachedWays, Ways};
 use model::control::ControlKey;
 use model::explain::{SetNote, name_of};
 use model::ids::{JobId, NodeId};
@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// For how many different needs the fitting sizes are cached.
-const MOST_KNOWN: usize = 100;
+const MOST_CACHED: usize = 100;
 
 /// A node to be launched.
 pub(super) struct New<'a> {
@@ -56,7 +56,7 @@ pub(super) enum LimitMode {
 #[derive(Default)]
 pub(super) struct Findings<'a> {
     /// Whether a job, or the minimum, waits for the end of a pause or a shortage.
-    pub(super) held_up: bool,
+    pub(super) is_delayed: bool,
     /// Whether a job was served: it is placed, or nodes boot for it.
     pub(super) has_served: bool,
     /// The first job that waits.
@@ -77,20 +77,20 @@ pub(super) struct Packing<'v, 'a> {
     pub(super) view: &'v View<'a>,
     pub(super) sizes: Sizes<'a>,
     pub(super) bins: Bins<'a>,
-    pub(super) counts: Counts<'a>,
+    pub(super) counts: FleetCounts<'a>,
     pub(super) new: Vec<New<'a>>,
-    pub(super) found: Findings<'a>,
+    pub(super) findings: Findings<'a>,
     pub(super) limits: LimitMode,
     /// Whether the next launch shares its call with the last one: both are for members of one job.
     pub(super) is_together: bool,
     /// How often this plan tries each offering that EC2 was short of.
     pub(super) tried: BTreeMap<ControlKey, u64>,
     /// The ways of the last launch.
-    pub(super) known: Option<KnownWays<'a>>,
+    pub(super) last_ways: Option<CachedWays<'a>>,
     /// A cache of [`Self::fitting`].
     fits: HashMap<(Capacity, &'a MachineNeed), Rc<[&'a Size]>>,
     /// What jobs asked for that could not be placed, with the reasons. A change of the bins empties this map.
-    failed: HashMap<(Kind<'a>, Capacity, u32), Why>,
+    failed: HashMap<(BinKind<'a>, Capacity, u32), Why>,
 }
 
 /// Whether an earlier job in the queue waits.
@@ -130,7 +130,7 @@ impl Blocked {
 
 impl<'v, 'a> Packing<'v, 'a> {
     pub(super) fn new(view: &'v View<'a>, limits: LimitMode) -> Self {
-        let sizes = Sizes::new(&view.seen.policy);
+        let sizes = Sizes::new(&view.observed.policy);
         let bins = view.lives().filter_map(|(record, life)| {
             Some(of_node(view, sizes.default_arch, place(view, record, life)?, record, life))
         });
@@ -138,13 +138,13 @@ impl<'v, 'a> Packing<'v, 'a> {
             view,
             bins: Bins::new(bins.collect()),
             sizes,
-            counts: Counts::of(view),
+            counts: FleetCounts::of(view),
             new: Vec::new(),
-            found: Findings::default(),
+            findings: Findings::default(),
             limits,
             is_together: false,
             tried: BTreeMap::new(),
-            known: None,
+            last_ways: None,
             fits: HashMap::new(),
             failed: HashMap::new(),
         }
@@ -154,7 +154,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// wait, the error says why. The first such job keeps nodes that it found, and other nodes that it needs are kept
     /// free for it. If the job waits because of a cap, room for new nodes is reserved too.
     pub(super) fn find(&mut self, job: &'a JobSummary, members: u32, head: HeadOfLine) -> Result<Vec<usize>, Why> {
-        let shape = (Kind::of(job), job.needs.capacity(), members);
+        let shape = (BinKind::of(job), job.needs.capacity(), members);
         let known = self.failed.get(&shape).filter(|_| head == HeadOfLine::Blocked).map(Rc::clone);
         if let Some(why) = known {
             return Err(why);
@@ -167,7 +167,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             match self.launch(job) {
                 Ok(n) => {
                     fitting.push(n);
-                    self.is_together = members > 1 && self.view.seen.policy.launch.max_per_call > 1;
+                    self.is_together = members > 1 && self.view.observed.policy.launch.max_per_call > 1;
                 }
                 Err(Blocked { wait, mut why }) => {
                     if let Some(n) = spare.next() {
@@ -176,7 +176,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                     }
                     // What is launched after this job is not launched with it.
                     self.is_together = false;
-                    self.found.held_up |= wait == BlockedBy::Backoff;
+                    self.findings.is_delayed |= wait == BlockedBy::Backoff;
                     let kept = match wait {
                         // An earlier job waits already, so nothing is kept for this one.
                         _ if head == HeadOfLine::Blocked => {
@@ -193,7 +193,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                             fitting.len()
                         }
                     };
-                    self.found.first = self.found.first.or(Some(job));
+                    self.findings.first = self.findings.first.or(Some(job));
                     if kept > 0 && members > 1 {
                         why.insert(0, Reason::PartFound { found: kept, of: members });
                     }
@@ -213,7 +213,7 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Takes back the launches of the bins from `first` on. New bins are always the last.
     pub(super) fn undo_launches(&mut self, first: usize) {
         let undone = self.bins.len().saturating_sub(first);
-        self.known = None;
+        self.last_ways = None;
         self.bins.truncate(first);
         let left = self.new.len().saturating_sub(undone);
         for new in self.new.drain(left..) {
@@ -229,8 +229,8 @@ impl<'v, 'a> Packing<'v, 'a> {
     /// Launches one more node for this job, of the cheapest fitting size that may be launched now.
     fn launch(&mut self, job: &'a JobSummary) -> Result<usize, Blocked> {
         let sizes = self.fitting(job);
-        if sizes.is_empty() && self.view.seen.policy.waits_for_catalogue() {
-            let why = vec![Reason::CatalogueMissing { why: self.view.seen.policy.catalogue_lacks() }];
+        if sizes.is_empty() && self.view.observed.policy.waits_for_catalogue() {
+            let why = vec![Reason::CatalogueMissing { why: self.view.observed.policy.catalogue_lacks() }];
             return Err(Blocked { wait: BlockedBy::Backoff, why });
         }
         let reason = Reason::JobNeedsNode { job: name_of(job) };
@@ -247,7 +247,7 @@ impl<'v, 'a> Packing<'v, 'a> {
         if let Some(known) = self.fits.get(&asked) {
             return Rc::clone(known);
         }
-        if self.fits.len() >= MOST_KNOWN {
+        if self.fits.len() >= MOST_CACHED {
             self.fits.clear();
         }
         let sizes: Rc<[&Size]> = self.sizes.fitting(job).into();
@@ -331,7 +331,7 @@ impl<'v, 'a> Packing<'v, 'a> {
 
     /// How many launches are beyond `launch.max_per_run`.
     pub(super) fn later(&self) -> u32 {
-        u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.seen.policy.launch.max_per_run)
+        u32::try_from(self.new.len()).unwrap_or(u32::MAX).saturating_sub(self.view.observed.policy.launch.max_per_run)
     }
 
     pub(super) fn fill_minimum(&mut self) {
@@ -339,10 +339,10 @@ impl<'v, 'a> Packing<'v, 'a> {
         while self.usable_nodes() < min {
             let reason = Reason::BelowMinimum { min };
             let Err(Blocked { wait, why }) = self.launch_one_of(&sizes, None, None, reason) else { continue };
-            self.found.below_minimum = why;
+            self.findings.below_minimum = why;
             match wait {
                 BlockedBy::Backoff => {
-                    self.found.held_up = true;
+                    self.findings.is_delayed = true;
                     break;
                 }
                 // Room is reserved for a job, and jobs come before the minimum.
@@ -353,23 +353,23 @@ impl<'v, 'a> Packing<'v, 'a> {
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);
-                    self.found.room = dear.then(|| Room { nodes: 0, ..self.counts.missing_room(1, cheap) });
+                    self.findings.room = dear.then(|| Room { nodes: 0, ..self.counts.missing_room(1, cheap) });
                     break;
                 }
             }
         }
     }
 
-    pub(super) fn needs(&self) -> Needs {
+    pub(super) fn needs(&self) -> QueueNeeds {
         let used = self.bins.iter().filter(|b| !b.empty).filter_map(|b| Some((b.node()?, b.for_job)));
         let for_sets = self.bins.iter().filter_map(|b| Some((b.node()?, b.for_set?.to_owned())));
-        Needs {
+        QueueNeeds {
             for_sets: for_sets.collect(),
             used: used.collect(),
             usable: self.usable_nodes().saturating_sub(self.later()).saturating_sub(self.down_nodes()),
-            room: self.found.room.unwrap_or_default(),
-            outgrown: self.found.outgrown.clone(),
-            more_may_come: self.view.seen.queue.part.is_some() && self.found.has_served,
+            room: self.findings.room.unwrap_or_default(),
+            outgrown: self.findings.outgrown.clone(),
+            more_may_come: self.view.observed.queue.part.is_some() && self.findings.has_served,
         }
     }
 
@@ -417,7 +417,7 @@ fn place(view: &View<'_>, record: &NodeRecord, life: &Life) -> Option<At> {
 }
 
 fn for_jobs(view: &View<'_>, capacity: Capacity) -> Capacity {
-    view.seen.policy.usable(capacity)
+    view.observed.policy.usable(capacity)
 }
 
 fn of_node<'a>(view: &View<'a>, default_arch: Arch, at: At, record: &NodeRecord, life: &'a Life) -> Bin<'a> {

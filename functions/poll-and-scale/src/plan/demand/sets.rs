@@ -20,10 +20,10 @@ impl<'a> Packing<'_, 'a> {
     /// Finds nodes for every set, in the order of their names. Sets come before jobs: the work that they stand for may be
     /// running already.
     pub(super) fn fill_sets(&mut self) {
-        let sets: Vec<WantedSet<'a>> = self.view.seen.control.wanted_sets(self.view.now).collect();
+        let sets: Vec<WantedSet<'a>> = self.view.observed.control.wanted_sets(self.view.now).collect();
         for set in sets {
             let note = self.fill_set(set);
-            self.found.sets.push(note);
+            self.findings.sets.push(note);
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a> Packing<'_, 'a> {
                 Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
                 Ok(_) => {}
                 Err(Blocked { wait, why }) => {
-                    self.found.held_up |= wait == BlockedBy::Backoff;
+                    self.findings.is_delayed |= wait == BlockedBy::Backoff;
                     note.why = why;
                     break;
                 }

@@ -19,7 +19,7 @@ pub(super) enum Want<'a> {
 
 /// The result of serving the queue.
 #[derive(Default)]
-pub(super) struct Served<'a> {
+pub(super) struct ServedQueue<'a> {
     /// The placements and rejections of this run.
     pub(super) actions: Vec<(Action, Reason)>,
     /// The demands that this run does not place, in the order of the queue.
@@ -84,7 +84,7 @@ impl<'a> Possible<'a> {
 
 /// Why a job can never run with this policy; `None` if it can.
 pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
-    let (policy, all) = (&view.seen.policy, sizes);
+    let (policy, all) = (&view.observed.policy, sizes);
     let sizes = all.fitting(job);
     if sizes.is_empty() {
         // What EC2 offers is not known yet, or not completely: a type that fits may come.

@@ -27,8 +27,8 @@ impl<'a> Ways<'a> {
 }
 
 /// The ways of the last launch, kept for a next launch with the same ways. Finding them takes time for each type and zone.
-pub(super) struct KnownWays<'a> {
+pub(super) struct CachedWays<'a> {
     pub(super) sizes: Rc<[&'a Size]>,
-    pub(super) asked: Option<MarketNeed>,
+    pub(super) market: Option<MarketNeed>,
     pub(super) ways: Ways<'a>,
 }

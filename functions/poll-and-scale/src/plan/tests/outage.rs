@@ -321,7 +321,7 @@ fn what_a_brake_on_absence_holds_is_not_replaced_also_if_it_is_down() {
 }
 
 #[test]
-fn a_silent_node_is_doubted_until_heartbeat_ingest_has_proven_itself_twice() {
+fn a_silent_node_is_suspected_until_heartbeat_ingest_has_proven_itself_twice() {
     let noted = |since: i64, before: i64| {
         let mut row = EntryRow::new(&ControlKey::Ingest);
         (row.since_at, row.before_at) = (Some(at(since)), Some(at(before)));

@@ -55,7 +55,7 @@ impl Given {
 
     /// The copy that stays, if this plan decides which.
     fn keeps(&self) -> Option<u32> {
-        let kept = |p: &crate::plan::Planned| match &p.action {
+        let kept = |p: &crate::plan::PlannedAction| match &p.action {
             Action::ResolveReconnect { keep, .. } => Some(keep.copy),
             _ => None,
         };

@@ -109,7 +109,7 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
 }
 
 #[test]
-fn a_second_outage_is_doubted_like_the_first_one() {
+fn a_second_outage_is_suspected_like_the_first_one() {
     let mut given = fleet(5);
     given.seen.policy.nodes.min = 0;
     // The brake holds since second 200. Then the fleet is heard again, and after that all are silent again.
@@ -222,7 +222,7 @@ fn a_record_that_names_an_unlisted_instance_is_not_cleaned_while_another_carries
     given.seen.nodes[0] = fixtures::ready(0).shut_down(at(90), "drained").unwrap();
     named(&mut given.seen.nodes[0]);
     let planned = plan(&given.seen, at(200));
-    let ends = |p: &crate::plan::Planned| match &p.action {
+    let ends = |p: &crate::plan::PlannedAction| match &p.action {
         Action::Terminate { instance_id, .. } => Some(instance_id.clone()),
         _ => None,
     };

@@ -8,17 +8,17 @@ use model::control::{ControlKey, EntryRow};
 use model::events::Subject;
 use model::fixtures::{self, at};
 use model::{BrakeKind, JobState};
-use rows::{Change, Look, ROWS, Well, Wrong};
-use state::{NOW, State, heard};
+use rows::{Caution, Change, ROWS, Well, Wrong};
+use state::{NOW, State, heard, invalid_row};
 use std::collections::BTreeSet;
 
 /// What a sign says of a state: how bad it is, and its words.
-fn said(sign: &Sign, change: Change) -> (Level, String) {
+fn said(sign: &Sign, change: Change) -> (SignLevel, String) {
     let mut state = State::well();
     change(&mut state);
     let raised = (sign.raise)(&state.facts());
     let level = raised.iter().map(|one| one.level).max().unwrap_or(Well);
-    let words = |one: &Raised| format!("{} {}: {}", one.what, one.says, one.to_do);
+    let words = |one: &Raised| format!("{} {}: {}", one.what, one.text, one.to_do);
     (level, raised.iter().map(words).collect::<Vec<_>>().join("\n"))
 }
 
@@ -32,7 +32,7 @@ fn each_sign_is_raised_by_its_state_and_not_just_before_and_ends() {
             assert!(words.contains(part), "{}: {part:?} is not in {words:?}", row.sign);
         }
         assert_eq!(said(sign, row.before).0, row.was, "just before: {}: {words}", row.sign);
-        assert!(said(sign, row.ended).0 < row.level.max(Look), "after its end: {}: {words}", row.sign);
+        assert!(said(sign, row.ended).0 < row.level.max(Caution), "after its end: {}: {words}", row.sign);
     }
     println!("{} rows of {} signs", ROWS.len(), SIGNS.len());
 }
@@ -54,11 +54,6 @@ fn told(function: Function, change: Change) -> Vec<&'static str> {
     wrong(function, &state.facts())
 }
 
-/// A row of this table that nobody uses.
-fn bad_row(table: Table) -> BadRow {
-    BadRow { table: Some(table), what: "a row cannot be read".into() }
-}
-
 const TELLERS: [Function; 3] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH];
 
 #[test]
@@ -69,7 +64,7 @@ fn a_sign_is_told_when_it_is_wrong_and_never_else() {
         for change in [row.raised, row.before, row.ended] {
             let is_told = TELLERS.iter().any(|function| told(*function, change).contains(&sign.name));
             let is_wrong = said(sign, change).0 == Wrong;
-            assert_eq!(is_told, is_wrong && sign.told_by.iter().any(is_run), "{}: {:?}", row.sign, row.words);
+            assert_eq!(is_told, is_wrong && sign.alarms.iter().any(is_run), "{}: {:?}", row.sign, row.words);
         }
     }
 }
@@ -90,16 +85,16 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
         ("brake", POLL_AND_SCALE, |s| {
             s.control.put(fixtures::held(BrakeKind::Orphans, "clean-stale-records", vec!["i-1".into()], at(NOW - 1)));
         }),
-        ("row", POLL_AND_SCALE, |s| s.rows = vec![bad_row(Table::Nodes)]),
-        ("row", CLEAN_STALE_RECORDS, |s| s.rows = vec![bad_row(Table::Jobs)]),
-        ("row", SWEEP_DISPATCH, |s| s.rows = vec![bad_row(Table::Handles)]),
+        ("row", POLL_AND_SCALE, |s| s.rows = vec![invalid_row(Table::Nodes, "a row cannot be read")]),
+        ("row", CLEAN_STALE_RECORDS, |s| s.rows = vec![invalid_row(Table::Jobs, "a row cannot be read")]),
+        ("row", SWEEP_DISPATCH, |s| s.rows = vec![invalid_row(Table::Handles, "a row cannot be read")]),
         ("failed", CLEAN_STALE_RECORDS, |s| s.ended(JobState::Failed, 3, 60)),
     ];
     for (sign, function, change) in TOLD {
         assert_eq!(told(*function, *change), [*sign], "{}", function.name);
     }
     let not_ready: Vec<&Sign> =
-        SIGNS.iter().filter(|sign| sign.told_by.iter().any(|t| matches!(t, Teller::NotReady))).collect();
+        SIGNS.iter().filter(|sign| sign.alarms.iter().any(|t| matches!(t, Teller::NotReady))).collect();
     assert_eq!(not_ready.iter().map(|sign| sign.name).collect::<Vec<_>>(), ["unready"]);
     for function in TELLERS {
         assert!(told(function, |_| ()).is_empty(), "an idle cluster tells nothing");
@@ -112,7 +107,7 @@ fn what_only_the_whole_list_lacks_is_told_too() {
     let sign = SIGNS.iter().find(|sign| sign.name == "instances").unwrap();
     let cases: [(Change, _, _); 5] = [
         (|s| s.lacks(900, 900, 285), Wrong, "EC2 has listed none of the 900 instances that records name for 4 min"),
-        (|s| s.lacks(900, 2, 285), Look, "EC2 has not listed 2 of the 900 instances that records name for 4 min"),
+        (|s| s.lacks(900, 2, 285), Caution, "EC2 has not listed 2 of the 900 instances that records name for 4 min"),
         (|s| s.lacks(900, 2, 900), Wrong, "EC2 has not listed 2 of the 900 instances that records name for 15 min"),
         (|s| s.lacks(900, 900, 284), Well, ""),
         (|s| s.lacks(900, 0, 0), Well, ""),
@@ -129,7 +124,7 @@ fn a_warning_says_nothing_of_what_is_wrong_already() {
     let mut state = State::well();
     let subject = Subject::Function(SWEEP_DISPATCH.name.into());
     state.warned(&subject, 60);
-    let count = |state: &State| judge(&state.facts()).iter().filter(|one| one.says.starts_with("warned")).count();
+    let count = |state: &State| judge(&state.facts()).iter().filter(|one| one.text.starts_with("warned")).count();
     assert_eq!(count(&state), 1);
     state.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW - 301));
     assert_eq!(count(&state), 0);
@@ -138,7 +133,7 @@ fn a_warning_says_nothing_of_what_is_wrong_already() {
 #[test]
 fn the_page_for_operators_has_the_table_of_signs() {
     let page = include_str!("../../../../../docs/operate.md");
-    let alarms = |sign: &Sign| sign.told_by.iter().map(|t| format!("`…-{}`", t.alarm())).collect::<Vec<_>>().join(", ");
+    let alarms = |sign: &Sign| sign.alarms.iter().map(|t| format!("`…-{}`", t.alarm())).collect::<Vec<_>>().join(", ");
     let signs: Vec<(String, String)> = SIGNS.iter().map(|sign| (format!("`{}`", sign.name), alarms(sign))).collect();
     let (_, table) = page.split_once("| sign | raised when | ends | alarm |\n| --- | --- | --- | --- |\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|'));

@@ -1,8 +1,8 @@
 //! The table of the test: each sign with the state that raises it, the one just before, and the one after its end.
 
 pub(super) use super::state::Change;
-use super::state::{NOW, Row, State, awaits_gpus, gpus, heard, reaches, row};
-use crate::signs::{BadRow, Level};
+use super::state::{NOW, Row, State, awaits_gpus, gpus, heard, invalid_row, reaches, row};
+use crate::signs::SignLevel;
 use model::catalogue::{Catalogue, Part, PartState};
 use model::cloud::CloudError;
 use model::control::{EntryRow, UnreadableEntry};
@@ -12,8 +12,9 @@ use model::fixtures::{self, alloc_id, at, job, node_id, ready};
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::reason::Reason;
 use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeStatus};
+use store::Table;
 
-pub(super) use Level::{Look, Well, Wrong};
+pub(super) use SignLevel::{Caution, Well, Wrong};
 
 pub(super) const ROWS: &[Row] = &[
     row(
@@ -24,14 +25,14 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("function", Look),
+        ("function", Caution),
         |s| s.run(POLL_AND_SCALE).error = Some("EC2 is away".into()),
         &["poll-and-scale last succeeded 10 s ago; its last run failed: EC2 is away"],
         (|_| (), Well),
         |s| s.run(POLL_AND_SCALE).error = None,
     ),
     row(
-        ("function", Look),
+        ("function", Caution),
         |s| s.run(POLL_AND_SCALE).failed = 2,
         &["2 actions failed"],
         (|s| s.run(POLL_AND_SCALE).left = 2, Well),
@@ -49,7 +50,7 @@ pub(super) const ROWS: &[Row] = &[
                 let run = s.run(POLL_AND_SCALE);
                 (run.error, run.failing_since_at) = (Some("EC2 is away".into()), Some(at(NOW - 59)));
             },
-            Look,
+            Caution,
         ),
         |_| (),
     ),
@@ -91,7 +92,7 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("function", Look),
+        ("function", Caution),
         |s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW + 121)),
         &["sweep-dispatch last succeeded in 2 min: its clock or the clock here is wrong"],
         (|s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW + 120)), Well),
@@ -108,7 +109,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     row(
-        ("plan", Look),
+        ("plan", Caution),
         |s| s.away = Some(CloudError::Unreachable { operation: "DescribeInstances", detail: "no route".into() }),
         &["is not known here: EC2 did not answer", "credentials"],
         (|_| (), Well),
@@ -140,7 +141,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.nodes.clear(),
     ),
     row(
-        ("silent", Look),
+        ("silent", Caution),
         |s| s.nodes = vec![heard(0, 121), heard(1, 10), heard(2, 10)],
         &["1 of 3 nodes in use silent: slot 0 heard 2 min ago"],
         (|s| s.nodes = vec![heard(0, 120), heard(1, 10), heard(2, 10)], Well),
@@ -150,18 +151,18 @@ pub(super) const ROWS: &[Row] = &[
         ("silent", Wrong),
         |s| s.nodes = vec![heard(0, 121), heard(1, 121), heard(2, 10)],
         &["2 of 3 nodes in use silent: slot 0 heard 2 min ago, slot 1 heard", "the console"],
-        (|s| s.nodes = (0..7).map(|n| heard(n, if n < 2 { 121 } else { 10 })).collect(), Look),
+        (|s| s.nodes = (0..7).map(|n| heard(n, if n < 2 { 121 } else { 10 })).collect(), Caution),
         |s| s.nodes = vec![heard(2, 10)],
     ),
     row(
         ("silent", Wrong),
         |s| s.nodes = vec![heard(0, 901), heard(1, 10), heard(2, 10), heard(3, 10)],
         &["1 of 4 nodes in use silent: slot 0 heard 15 min ago", "why they stay"],
-        (|s| s.nodes = vec![heard(0, 900), heard(1, 10), heard(2, 10), heard(3, 10)], Look),
+        (|s| s.nodes = vec![heard(0, 900), heard(1, 10), heard(2, 10), heard(3, 10)], Caution),
         |_| (),
     ),
     row(
-        ("boot_failures", Look),
+        ("boot_failures", Caution),
         |s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }),
         &["1 start failed in a row, the last 1 min ago", "history cluster"],
         (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(0), ..row }), Well),
@@ -171,13 +172,13 @@ pub(super) const ROWS: &[Row] = &[
         ("boot_failures", Wrong),
         |s| s.entry("boot_failures", 90, |row| EntryRow { count: Some(2), ..row }),
         &["2 starts failed in a row, the last 1 min ago; next try in 1 min", "correct image, user data or network"],
-        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }), Look),
+        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }), Caution),
         |s| {
             s.entry("boot_failures", -1, |row| EntryRow { count: Some(9), since_at: Some(at(NOW - 86_400)), ..row });
         },
     ),
     row(
-        ("booting", Look),
+        ("booting", Caution),
         |s| s.boots(2101),
         &["slot 1 boots since 35 min and is not given up"],
         (|s| s.boots(2100), Well),
@@ -199,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
                     node.contact.syncing_since_at = Some(at(NOW - 3900));
                 }
             },
-            Look,
+            Caution,
         ),
         |_| (),
     ),
@@ -218,14 +219,14 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("booting", Look),
+        ("booting", Caution),
         |s| awaits_gpus(s, 121),
         &["slot 0 boots since 2 min: 1 of its 4 GPUs can be used: is the driver installed"],
         (|s| awaits_gpus(s, 120), Well),
         |_| (),
     ),
     row(
-        ("unready", Look),
+        ("unready", Caution),
         |s| {
             s.boots(1800);
             s.unready = 1;
@@ -241,7 +242,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.boots(1800),
     ),
     row(
-        ("shutting_down", Look),
+        ("shutting_down", Caution),
         |s| s.nodes.push(ready(1).shut_down(at(NOW - 601), "idle").unwrap()),
         &["slot 1 is shut down since 10 min, and EC2 has not ended i-1"],
         (|s| s.nodes.push(ready(1).shut_down(at(NOW - 600), "idle").unwrap()), Well),
@@ -251,7 +252,7 @@ pub(super) const ROWS: &[Row] = &[
         ("shutting_down", Wrong),
         |s| s.nodes.push(ready(1).shut_down(at(NOW - 1801), "idle").unwrap()),
         &["slot 1 is shut down since 30 min"],
-        (|s| s.nodes.push(ready(1).shut_down(at(NOW - 1800), "idle").unwrap()), Look),
+        (|s| s.nodes.push(ready(1).shut_down(at(NOW - 1800), "idle").unwrap()), Caution),
         |_| (),
     ),
     row(
@@ -262,7 +263,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.polled(1, 0, 0),
     ),
     row(
-        ("instances", Look),
+        ("instances", Caution),
         |s| s.polled(3, 2, 45),
         &["EC2 has not listed 2 of the 3 instances"],
         (|s| s.polled(3, 2, 44), Well),
@@ -272,7 +273,7 @@ pub(super) const ROWS: &[Row] = &[
         ("instances", Wrong),
         |s| s.polled(3, 2, 900),
         &["for 15 min"],
-        (|s| s.polled(3, 2, 899), Look),
+        (|s| s.polled(3, 2, 899), Caution),
         |s| s.polled(3, 0, 0),
     ),
     row(
@@ -283,7 +284,7 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("orphans", Look),
+        ("orphans", Caution),
         |s| s.cleaned(0, 2, 1),
         &["2 instances without a node, found 5 min ago"],
         (|s| s.cleaned(0, 0, 0), Well),
@@ -293,11 +294,11 @@ pub(super) const ROWS: &[Row] = &[
         ("orphans", Wrong),
         |s| s.cleaned(0, 2, 2),
         &["2 instances without a node", "release orphans --show"],
-        (|s| s.cleaned(0, 2, 1), Look),
+        (|s| s.cleaned(0, 2, 1), Caution),
         |s| s.cleaned(0, 0, 0),
     ),
     row(
-        ("limit", Look),
+        ("limit", Caution),
         |s| {
             s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow {
                 message: Some("told".into()),
@@ -317,14 +318,14 @@ pub(super) const ROWS: &[Row] = &[
         },
         &["since 1 min ago; next try in 30 s; job", "waits for it", "Service Quotas"],
         // Nobody waits for it.
-        (|s| s.entry("limit#quota#market#spot", 30, |row| row), Look),
+        (|s| s.entry("limit#quota#market#spot", 30, |row| row), Caution),
         |s| s.entry("limit#quota#market#spot", 0, |row| row),
     ),
     row(
         ("limit", Wrong),
         |s| s.entry("limit#refused#subnet#subnet-1", 30, |row| row),
         &["EC2 refuses launches with subnet subnet-1", "release launches"],
-        (|s| s.entry("limit#throttled#account", 30, |row| row), Look),
+        (|s| s.entry("limit#throttled#account", 30, |row| row), Caution),
         |s| s.entry("limit#refused#subnet#subnet-1", 0, |row| row),
     ),
     row(
@@ -342,14 +343,14 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.control.put(fixtures::held(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
     ),
     row(
-        ("brake", Look),
+        ("brake", Caution),
         |s| s.entry("release#missing", 120, |row| EntryRow { count: Some(1), ..row }),
         &["an operator released what was held; if no run uses the release, it ends in 2 min"],
         (|_| (), Well),
         |s| s.entry("release#missing", 0, |row| row),
     ),
     row(
-        ("cap", Look),
+        ("cap", Caution),
         |s| s.explained.limits(&Reason::NodesMax { max: 6, there: 6 }),
         &["all 6 nodes that nodes.max allows are there"],
         (|_| (), Well),
@@ -357,13 +358,13 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("row", Wrong),
-        |s| s.rows = vec![BadRow { table: None, what: "row 2 of table nodes cannot be read".into() }],
+        |s| s.rows = vec![invalid_row(Table::Nodes, "row 2 of table nodes cannot be read")],
         &["row 2 of table nodes", "correct or delete it"],
         (|_| (), Well),
         |_| (),
     ),
     row(
-        ("row", Look),
+        ("row", Caution),
         |s| s.control.unreadable = vec![entry("of_the_future", false)],
         &["row of_the_future of table control cannot be read"],
         (|_| (), Well),
@@ -373,11 +374,11 @@ pub(super) const ROWS: &[Row] = &[
         ("row", Wrong),
         |s| s.control.unreadable = vec![entry("quota", true)],
         &["row quota of table control cannot be read"],
-        (|s| s.control.unreadable = vec![entry("of_the_future", false)], Look),
+        (|s| s.control.unreadable = vec![entry("of_the_future", false)], Caution),
         |_| (),
     ),
     row(
-        ("failed", Look),
+        ("failed", Caution),
         |s| s.ended(JobState::Failed, 1, 60),
         &["1 of 1 job that ended within an hour failed, the newest: ", "1 min ago", "nodekeeper job ID"],
         (|s| s.ended(JobState::Complete, 1, 60), Well),
@@ -387,7 +388,7 @@ pub(super) const ROWS: &[Row] = &[
         ("failed", Wrong),
         |s| s.ended(JobState::Failed, 30, 60),
         &["30 of 30 jobs that ended within an hour failed, the newest: ", "what do they share"],
-        (|s| s.ended(JobState::Failed, 2, 60), Look),
+        (|s| s.ended(JobState::Failed, 2, 60), Caution),
         |_| (),
     ),
     row(
@@ -402,12 +403,12 @@ pub(super) const ROWS: &[Row] = &[
                 s.ended(JobState::Failed, 4, 60);
                 s.ended(JobState::Complete, 4, 60);
             },
-            Look,
+            Caution,
         ),
         |s| s.ended(JobState::Complete, 4, 60),
     ),
     row(
-        ("rejected", Look),
+        ("rejected", Caution),
         |s| s.ended(JobState::Rejected, 2, 60),
         &["2 jobs rejected within an hour, the newest: ", "nodekeeper job ID"],
         (|s| s.ended(JobState::Complete, 2, 60), Well),
@@ -429,14 +430,14 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("starting", Look),
+        ("starting", Caution),
         |s| s.allocs = vec![placed(601)],
         &["was placed on slot 0 10 min ago and has not started"],
         (|s| s.allocs = vec![placed(600)], Well),
         |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![placed(601)]),
     ),
     row(
-        ("unheld", Look),
+        ("unheld", Caution),
         |s| idle_beside_a_job(s, 180),
         &["waits since 27 h, and nothing holds it"],
         (|s| idle_beside_a_job(s, 179), Well),
@@ -449,26 +450,26 @@ pub(super) const ROWS: &[Row] = &[
         ("offers", Wrong),
         |s| s.offers(|c| *part(c, Part::Types) = away(None)),
         &["the instance types cannot be read, and were never read: AccessDenied"],
-        (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Look),
+        (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Caution),
         |s| s.offers(|_| ()),
     ),
     // What is bought does not depend on what is known of the subnets.
     row(
-        ("offers", Look),
+        ("offers", Caution),
         |s| s.offers(|c| *part(c, Part::Subnets) = away(None)),
         &["the subnets cannot be read, and were never read: AccessDenied"],
         (|s| s.offers(|_| ()), Well),
         |s| s.offers(|_| ()),
     ),
     row(
-        ("offers", Look),
+        ("offers", Caution),
         |s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7200))),
         &["the spot prices were last read 2 h ago: clean-stale-records should read them every 1 h"],
         (|s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7199))), Well),
         |s| s.offers(|_| ()),
     ),
     row(
-        ("offers", Look),
+        ("offers", Caution),
         |s| s.offers(|c| *c = Catalogue::default()),
         &["the instance types were never read: clean-stale-records reads them in its next run"],
         (|s| s.offers(|_| ()), Well),
@@ -489,7 +490,7 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.offers(|_| ()),
     ),
     row(
-        ("offers", Look),
+        ("offers", Caution),
         |s| s.offers(|c| c.left_out = 3),
         &["3 instance types fit and are left out"],
         (|s| s.offers(|_| ()), Well),
@@ -503,21 +504,21 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.quota(8),
     ),
     row(
-        ("quota", Look),
+        ("quota", Caution),
         |s| four_nodes_and_a_quota(s, 8),
         &["instances 8 of 8 vCPUs are used by this cluster: ask for more"],
         (|s| four_nodes_and_a_quota(s, 9), Well),
         |s| s.nodes.truncate(3),
     ),
     row(
-        ("demand", Look),
+        ("demand", Caution),
         |s| s.explained.sets = vec![set(1)],
         &["demand set ci: 1 of 3 ready, 1 to come", "nodes.max"],
         (|s| s.explained.sets = vec![set(2)], Well),
         |_| (),
     ),
     row(
-        ("waiting", Look),
+        ("waiting", Caution),
         |s| s.explained.waits(&job(0).summary, &[Reason::NodesMax { max: 6, there: 6 }]),
         &["waits: all 6 nodes that nodes.max allows are there"],
         (|_| (), Well),
@@ -531,7 +532,7 @@ pub(super) const ROWS: &[Row] = &[
         |_| (),
     ),
     row(
-        ("warning", Look),
+        ("warning", Caution),
         |s| s.warned(&Subject::Cluster, 3600),
         &["cluster warned 1 h ago: i-9 has no node"],
         (|_| (), Well),

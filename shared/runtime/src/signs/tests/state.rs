@@ -1,7 +1,8 @@
 //! The facts for the tests of signs.
 
 use crate::signs::facts::example;
-use crate::signs::{BadRow, Facts, Level, Next};
+use crate::signs::{Facts, Next, SignLevel};
+use crate::validation::InvalidRow;
 use model::catalogue::{Catalogue, Offered, Part, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::CatalogueRow;
@@ -20,7 +21,7 @@ use model::{
     Version, functions,
 };
 use serde_json::json;
-use store::Ended;
+use store::{Ended, Table};
 
 pub(super) const NOW: i64 = 100_000;
 
@@ -36,7 +37,7 @@ pub(super) struct State {
     pub(super) explained: Explanation,
     pub(super) unready: u32,
     pub(super) away: Option<CloudError>,
-    pub(super) rows: Vec<BadRow>,
+    pub(super) rows: Vec<InvalidRow>,
 }
 
 impl State {
@@ -65,7 +66,7 @@ impl State {
     }
 
     pub(super) fn facts(&self) -> Facts<'_> {
-        let known = Next::Known(&self.explained, self.unready);
+        let known = Next::Planned(&self.explained, self.unready);
         Facts {
             nodes: &self.nodes,
             jobs: &self.jobs,
@@ -199,7 +200,7 @@ pub(super) type Change = fn(&mut State);
 
 pub(super) struct Row {
     pub(super) sign: &'static str,
-    pub(super) level: Level,
+    pub(super) level: SignLevel,
     /// The state that raises it.
     pub(super) raised: Change,
     /// What it says then, in parts.
@@ -207,17 +208,22 @@ pub(super) struct Row {
     /// The state just before it.
     pub(super) before: Change,
     /// What is said just before it.
-    pub(super) was: Level,
+    pub(super) was: SignLevel,
     /// The state in which it has ended.
     pub(super) ended: Change,
 }
 
 pub(super) const fn row(
-    (sign, level): (&'static str, Level),
+    (sign, level): (&'static str, SignLevel),
     raised: Change,
     words: &'static [&'static str],
-    (before, was): (Change, Level),
+    (before, was): (Change, SignLevel),
     ended: Change,
 ) -> Row {
     Row { sign, level, raised, words, before, was, ended }
+}
+
+/// A row of this table that nobody uses.
+pub(super) fn invalid_row(table: Table, what: &str) -> InvalidRow {
+    InvalidRow { table, subject: Subject::Cluster, what: what.to_owned() }
 }

@@ -3,7 +3,7 @@
 //! Guarantees: the note needs nothing but what the run has read.
 //! Does not: count new instances, which EC2 may not list at first, or nodes that are shut down.
 
-use crate::answer::{ActionAnswer, Outcome};
+use crate::answer::{ActionAnswer, ActionOutcome};
 use crate::observation::Observation;
 use model::cloud::{Instance, InstanceState};
 use model::control::Found;
@@ -19,7 +19,7 @@ const NAMED: usize = 20;
 const LISTED: Span = Span::from_s(180);
 
 /// What a run of this function found; `None` if it does not read EC2's list. `terminated` is how many orphans it terminates.
-pub fn found(function: Function, seen: &Observation, terminated: u64, now: Time) -> Option<Found> {
+pub fn note(function: Function, seen: &Observation, terminated: u64, now: Time) -> Option<Found> {
     let before = seen.control.runs.get(function.name).and_then(|run| run.found.clone()).unwrap_or_default();
     if function == POLL_AND_SCALE {
         Some(unlisted(seen, &before, now))
@@ -34,7 +34,7 @@ pub fn found(function: Function, seen: &Observation, terminated: u64, now: Time)
 
 /// How many orphans a run terminates.
 pub fn terminated(answers: &[ActionAnswer]) -> u64 {
-    let is = |a: &&ActionAnswer| a.action == ActionName::TerminateOrphan && a.outcome != Outcome::Conflict;
+    let is = |a: &&ActionAnswer| a.action == ActionName::TerminateOrphan && a.outcome != ActionOutcome::Conflict;
     answers.iter().filter(is).count() as u64
 }
 
@@ -45,7 +45,7 @@ fn unlisted(seen: &Observation, before: &Found, now: Time) -> Found {
     let up = seen.nodes.iter().filter(is_up);
     let named: Vec<(&NodeRecord, &str)> =
         up.filter_map(|node| Some((node, node.life().filter(is_old)?.instance_id.as_deref()?))).collect();
-    let is_unlisted = |(node, id): &&(&NodeRecord, &str)| seen.has_asked(node) && !listed.contains(id);
+    let is_unlisted = |(node, id): &&(&NodeRecord, &str)| seen.was_queried(node) && !listed.contains(id);
     let unlisted = named.iter().filter(is_unlisted).count() as u64;
     let unlisted_since_at = (unlisted > 0).then(|| before.unlisted_since_at.unwrap_or(now));
     Found { named: named.len() as u64, unlisted, unlisted_since_at, ..Found::default() }

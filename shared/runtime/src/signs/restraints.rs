@@ -1,13 +1,16 @@
 //! Signs: what holds something back, and rows that are not used.
 
-use super::facts::{Facts, Level, Raised, caps as caps_of};
+use super::facts::{Facts, Raised, SignLevel, caps as caps_of};
 use super::say::{one_line, rough, when};
 use crate::catalogue;
 use crate::observation::RECENT;
-use model::control::ControlKey;
+use model::control::{ControlKey, UnreadableEntry};
+use model::events::{Event, Subject};
 use model::limits::Limit;
 use model::quotas::{self, QuotaUse};
+use model::reason::Reason;
 use model::{ActionName, BrakeKind};
+use std::collections::HashSet;
 use store::Table;
 
 const CORRECT: &str = "correct or delete it";
@@ -22,7 +25,7 @@ pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
 fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
     let waiting = facts.next.explained().map(|explained| limit.waiting_words(explained));
     let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
-    let level = if limit.needs_a_person() && !is_idle { Level::Wrong } else { Level::Look };
+    let level = if limit.needs_a_person() && !is_idle { SignLevel::Wrong } else { SignLevel::Caution };
     let since = limit.since_at().map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
     let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(facts.now))));
     let waiting = waiting.filter(|words| !words.is_empty()).map(|words| format!("; {words}")).unwrap_or_default();
@@ -33,9 +36,9 @@ fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
 
 /// What keeps the policy from buying what it names.
 pub(super) fn offers(facts: &Facts<'_>) -> Vec<Raised> {
-    let level = |is_wrong| if is_wrong { Level::Wrong } else { Level::Look };
+    let level = |is_wrong| if is_wrong { SignLevel::Wrong } else { SignLevel::Caution };
     let faults = catalogue::faults(&facts.policy, facts.now);
-    faults.iter().map(|fault| Raised::new("offers", level(fault.is_wrong), one_line(&fault.says), "")).collect()
+    faults.iter().map(|fault| Raised::new("offers", level(fault.is_wrong), one_line(&fault.text), "")).collect()
 }
 
 /// Quotas of vCPUs that are nearly used, before EC2 refuses a launch for them.
@@ -43,7 +46,7 @@ pub(super) fn quotas(facts: &Facts<'_>) -> Vec<Raised> {
     let used = quotas::used(&facts.policy.catalogue.quotas, facts.nodes);
     let raise = |quota: &QuotaUse| {
         let says = format!("{} of {} vCPUs are used by this cluster", quota.used_vcpus, quota.vcpus);
-        Raised::new(&quota.quota, Level::Look, says, "ask for more in Service Quotas, or lower nodes.max")
+        Raised::new(&quota.quota, SignLevel::Caution, says, "ask for more in Service Quotas, or lower nodes.max")
     };
     used.iter().filter(|quota| quota.is_nearly_used()).map(raise).collect()
 }
@@ -59,56 +62,49 @@ fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
         let message = brake.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
         let to_do = format!("`nodekeeper release {kind} --show` lists it; wait, or `nodekeeper release {kind}`");
         let key = ControlKey::Brake(kind).to_string();
-        return Some(Raised::new(&key, Level::Wrong, format!("held back{message}"), to_do));
+        return Some(Raised::new(&key, SignLevel::Wrong, format!("held back{message}"), to_do));
     }
     let left = rough(release.until_at().filter(|_| release.applies(facts.now))?.since(facts.now));
     let says = format!("an operator released what was held; if no run uses the release, it ends in {left}");
-    Some(Raised::new(&ControlKey::Release(kind).to_string(), Level::Look, says, ""))
+    Some(Raised::new(&ControlKey::Release(kind).to_string(), SignLevel::Caution, says, ""))
 }
 
 pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
     let caps = facts.next.explained().into_iter().flat_map(caps_of);
-    caps.map(|cap| Raised::new(cap.word(), Level::Look, cap.to_string(), "")).collect()
+    caps.map(|cap| Raised::new(cap.word(), SignLevel::Caution, cap.to_string(), "")).collect()
 }
 
+/// The rows that nobody uses, and what else a person must correct in the tables.
 pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
-    let mut raised: Vec<Raised> = Vec::new();
-    // The entries of the control table are judged without the plan.
-    let is_entry = |text: &str| text.contains("of table control");
     let explained = facts.next.explained().into_iter().flat_map(|explained| &explained.rows);
-    for (subject, why) in explained.map(|(subject, why)| (subject, why.to_string())).filter(|(_, why)| !is_entry(why)) {
-        raised.push(Raised::new("row", Level::Wrong, one_line(&format!("{subject}: {why}")), ""));
-    }
-    let level = |is_known| if is_known { Level::Wrong } else { Level::Look };
-    let entries = facts.control.unreadable.iter().map(|entry| (entry.to_string(), level(entry.is_known)));
-    for (row, level) in facts.rows.iter().map(|row| (row.what.clone(), Level::Wrong)).chain(entries) {
-        // The plan names most of these rows. But it cannot be made without EC2, and it has no handles.
-        let row = one_line(&row);
-        if !raised.iter().any(|raised| raised.says.contains(&row)) {
-            raised.push(Raised::new("row", level, row, CORRECT));
-        }
-    }
-    raised
+    // The rows below are these.
+    let others = explained.filter(|(_, why)| !matches!(why, Reason::RowInvalid { .. }));
+    let others = others.map(|(subject, why)| (subject, why.to_string(), ""));
+    let rows = facts.rows.iter().filter(|row| row.table != Table::Control);
+    let rows = rows.map(|row| (&row.subject, row.what.clone(), CORRECT));
+    let raise = |(subject, why, to_do): (&Subject, String, &str)| {
+        Raised::new("row", SignLevel::Wrong, one_line(&format!("{subject}: {why}")), to_do)
+    };
+    let level = |is_known| if is_known { SignLevel::Wrong } else { SignLevel::Caution };
+    let entry =
+        |entry: &UnreadableEntry| Raised::new("row", level(entry.is_known), one_line(&entry.to_string()), CORRECT);
+    others.chain(rows).map(raise).chain(facts.control.unreadable.iter().map(entry)).collect()
 }
 
 /// The rows of a table that only one function reads.
 pub(super) fn rows_of(facts: &Facts<'_>, table: Table) -> Vec<Raised> {
-    let rows = facts.rows.iter().filter(|row| row.table == Some(table));
-    rows.map(|row| Raised::new("row", Level::Wrong, one_line(&row.what), CORRECT)).collect()
+    let rows = facts.rows.iter().filter(|row| row.table == table);
+    rows.map(|row| Raised::new("row", SignLevel::Wrong, one_line(&row.what), CORRECT)).collect()
 }
 
-/// The warnings of the last hour. Of several equal ones, only the newest.
+/// The warnings of the last hour. Of several with the same subject and reason, only the newest.
 pub(super) fn warnings(facts: &Facts<'_>) -> Vec<Raised> {
-    let mut raised: Vec<Raised> = Vec::new();
-    for event in facts.events {
-        let says = one_line(&event.reason);
-        if event.action == ActionName::Warn.as_str()
-            && facts.now.since(event.at()) <= RECENT
-            && !raised.iter().any(|r| r.what == event.subject && r.says.contains(&says))
-        {
-            let says = format!("warned {}: {says}", when(event.at(), facts.now));
-            raised.push(Raised::new(&event.subject, Level::Look, says, ""));
-        }
-    }
-    raised
+    let is_recent = |event: &&Event| event.action == ActionName::Warn.as_str() && facts.now.since(event.at()) <= RECENT;
+    let mut keys = HashSet::new();
+    let newest = facts.events.iter().filter(is_recent).filter(|event| keys.insert((&event.subject, &event.reason)));
+    let raise = |event: &Event| {
+        let says = format!("warned {}: {}", when(event.at(), facts.now), one_line(&event.reason));
+        Raised::new(&event.subject, SignLevel::Caution, says, "")
+    };
+    newest.map(raise).collect()
 }

@@ -1,0 +1,85 @@
+//! A scheduled run from its start to its answer: observe, plan, act.
+//!
+//! Guarantees: every scheduled function runs so; a run that fails leaves its error in its row.
+//! Does not: decide anything, or carry anything out: the functions and [`run`](crate::run) do.
+
+use crate::answer::{ActionAnswer, Ran, RunAnswer};
+use crate::clock::RunClock;
+use crate::observation::{Observation, ObserveError, Observed};
+use crate::run::Run;
+use crate::signs::{self, Facts};
+use crate::watchdog;
+use async_trait::async_trait;
+use model::action::{Describe, Plan};
+use model::functions::Function;
+use model::time::Time;
+use serde_json::Value;
+use store::Store;
+
+/// What a scheduled function reads, decides and does.
+#[async_trait]
+pub trait Controller: Sync {
+    type Action: Describe + Send + Sync;
+
+    const FUNCTION: Function;
+    const PLAN: fn(&Observation, Time) -> Plan<Self::Action>;
+
+    /// When a run that acts begins, which may be after a wait; `None` if it leaves everything to a later run.
+    async fn begins_at(&self, _input: &Value, clock: RunClock) -> Result<Option<Time>, ObserveError> {
+        Ok(Some(clock.now()))
+    }
+
+    /// Reads everything that the plan needs. The run began at `now`.
+    async fn observe(&self, now: Time, clock: RunClock) -> Result<Observation, ObserveError>;
+
+    /// The plan without the actions that would be conflicts if a run carried it out now.
+    async fn confirm(
+        &self,
+        _seen: &Observation,
+        plan: Plan<Self::Action>,
+        _now: Time,
+    ) -> Result<Plan<Self::Action>, ObserveError> {
+        Ok(plan)
+    }
+
+    async fn act(&self, run: Run<'_>, plan: &Plan<Self::Action>) -> Vec<ActionAnswer>;
+}
+
+/// One run, started by the schedule, an event or a person. With `"dry_run": true` it only says what it would do.
+pub async fn tick<C: Controller>(
+    controller: &C,
+    store: &Store,
+    input: &Value,
+    clock: RunClock,
+) -> Result<RunAnswer, ObserveError> {
+    match input.get("dry_run").and_then(Value::as_bool) {
+        Some(true) => run(controller, store, input, Ran::DryRun, clock).await,
+        _ => watchdog::recorded(C::FUNCTION, store, clock, run(controller, store, input, Ran::Whole, clock)).await,
+    }
+}
+
+async fn run<C: Controller>(
+    controller: &C,
+    store: &Store,
+    input: &Value,
+    ran: Ran,
+    clock: RunClock,
+) -> Result<RunAnswer, ObserveError> {
+    let begins_at = if ran == Ran::Whole { controller.begins_at(input, clock).await? } else { Some(clock.now()) };
+    let Some(now) = begins_at else {
+        let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
+        return Ok(RunAnswer::new(C::FUNCTION.name, clock.now(), observed, Vec::new(), &clock, ran));
+    };
+    let seen = controller.observe(now, clock).await?;
+    let now = clock.now();
+    let plan = C::PLAN(&seen, now);
+    let wrong = signs::wrong(C::FUNCTION, &Facts::of_run(C::FUNCTION, &seen, &plan, now));
+    let (explained, unready) = (plan.explained.answer(), plan.unready);
+    let actions = if ran == Ran::Whole {
+        controller.act(Run::new(C::FUNCTION, store, &seen, clock), &plan).await
+    } else {
+        ActionAnswer::of_dry_run(&controller.confirm(&seen, plan, clock.now()).await?)
+    };
+    let answer = RunAnswer::new(C::FUNCTION.name, seen.observed_at, seen.counts(), actions, &clock, ran);
+    Ok(RunAnswer { explained, unready, wrong, ..answer })
+}
