@@ -80,8 +80,8 @@ class Function:
         return NEEDS[self.name]
 
 
-# Tables whose rows live for an hour: they need no backup, and go with the stack.
-SHORT_LIVED = ("output",)
+# What outlives the stack.
+KEPT = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 # What a stream shows of a row: no more than its readers need. The other tables have no stream.
 STREAM_VIEWS = {"jobs": "NEW_AND_OLD_IMAGES", "allocs": "NEW_IMAGE"}
 # Reading the streams of tables is Lambda's part, with the function's role.
@@ -164,7 +164,8 @@ class Picture:
     def __init__(self, tables: list[dict[str, Any]], functions: list[Function], job_event: list[str], parameters: dict[str, Any]) -> None:
         self.tables, self.functions, self.job_event, self.p = tables, functions, job_event, parameters
         self.cluster = parameters["ClusterName"]
-        self.stored = parameters["OutputS3"]
+        self.makes_bucket = not parameters["OutputS3"]
+        self.stored = parameters["OutputS3"] or f"{self.cluster}-outputbucket"
         self.makes_nodes = not parameters["NodeRoleArn"]
         self.node_role = self.iam("role/NodeRole") if self.makes_nodes else parameters["NodeRoleArn"]
         of_stack = [self.arn("ec2", "launch-template/NodeTemplate")]
@@ -197,7 +198,7 @@ class Picture:
     def resources(self) -> Resources:
         found: Resources = {}
         for part in (
-            *map(self.of_table, self.tables), *map(self.of_function, self.functions), self.of_events(), self.of_nodes(),
+            *map(self.of_table, self.tables), *map(self.of_function, self.functions), self.of_events(), self.of_output(), self.of_nodes(),
             self.of_job_events(), self.of_alarms(), self.of_people(), self.of_dashboard(),
         ):  # fmt: skip
             found |= part
@@ -208,7 +209,7 @@ class Picture:
         found = {f"{f.short}Url": f"FunctionUrl of {f.short}Url" for f in self.functions if f.routes}
         found |= {f"{t['name'].capitalize()}Table": f"{self.cluster}-{t['name']}" for t in self.tables}
         found |= {f"{who.capitalize()}Policy": self.iam(f"policy/{who.capitalize()}Policy") for who in PEOPLE}
-        found |= {"GrantCredentialsRole": self.iam("role/GrantCredentialsRole"), "AlarmTopic": self.topics[0]}
+        found |= {"GrantCredentialsRole": self.iam("role/GrantCredentialsRole"), "AlarmTopic": self.topics[0], "OutputS3": f"s3://{self.stored}"}
         if self.makes_nodes:
             found |= {"NodeTemplate": f"{self.cluster}-node", "AgentBucket": f"{self.cluster}-agentbucket"}
         if self.has_job_events:
@@ -218,8 +219,7 @@ class Picture:
     # ---- Tables
 
     def of_table(self, table: dict[str, Any]) -> Resources:
-        """The tables can be restored and outlive the stack, but for those that are short-lived."""
-        is_kept = table["name"] not in SHORT_LIVED
+        """The tables can be restored and outlive the stack."""
         keys = [table["key"], *table["indexes"]]
         types = {part["name"]: part["type"] for key in keys for part in (key["hash"], key["range"]) if part}
         properties: dict[str, Any] = {
@@ -228,15 +228,13 @@ class Picture:
             "BillingMode": "PAY_PER_REQUEST",
             "AttributeDefinitions": [{"AttributeName": name, "AttributeType": kind} for name, kind in types.items()],
             "KeySchema": key_schema(table["key"]),
-            "DeletionProtectionEnabled": self.p["DeletionProtection"] if is_kept else None,
-            "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True} if is_kept else None,
+            "DeletionProtectionEnabled": self.p["DeletionProtection"],
+            "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
             "TimeToLiveSpecification": {"AttributeName": table["ttl"], "Enabled": True} if table["ttl"] else None,
             "StreamSpecification": {"StreamViewType": STREAM_VIEWS[table["name"]]} if table["name"] in STREAM_VIEWS else None,
             "GlobalSecondaryIndexes": [self.of_index(index) for index in table["indexes"]] or None,
         }
-        kept = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
-        gone = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
-        return {f"{table['name'].capitalize()}Table": as_resource(properties) | (kept if is_kept else gone)}
+        return {f"{table['name'].capitalize()}Table": as_resource(properties) | KEPT}
 
     def of_index(self, index: dict[str, Any]) -> dict[str, Any]:
         projection = {"ProjectionType": index["projection"]["type"]}
@@ -378,8 +376,7 @@ class Picture:
                 # The roles that jobs may have: those of the account with the tag of the cluster.
                 grants.allow(action, self.iam("role/*"), tagged)
             case "s3:GetObject" | "s3:PutObject":
-                if self.stored:
-                    grants.allow(action, self.s3(f"{self.stored}/{self.cluster}/{'files/' if action == 's3:PutObject' else ''}*"))
+                grants.allow(action, self.s3(f"{self.stored}/{self.cluster}/{'files/' if action == 's3:PutObject' else ''}*"))
             case "ec2:CreateFleet":
                 grants.allow(action, [self.arn("ec2", f"{kind}/*", "*" if is_any else None) for kind, is_any in FLEET.items()])
             case "ec2:CreateTags":
@@ -424,11 +421,37 @@ class Picture:
                 grants.allow((f"dynamodb:{verb}" for verb in READS), [self.table(table["name"]), *indexes])
             for call in calls:
                 if (who, call) == ("submitter", "dynamodb:UpdateItem nodes"):
-                    # A submitter asks nodes for output, and changes nothing else of a node.
+                    # A submitter follows outputs, and changes nothing else of a node.
                     grants.allow("dynamodb:UpdateItem", self.table("nodes"), only(["follows", "modified_at", "slot", "version"]))
                 else:
                     self.allow(grants, call)
             found[f"{who.capitalize()}Policy"] = {"AWS::IAM::ManagedPolicy": None, "PolicyDocument": grants.document()}
+        return found
+
+    # ---- Buckets
+
+    def bucket(self, id_: str) -> Resources:
+        """A bucket that is encrypted, closed to the public, and reached by TLS only."""
+        name = f"{self.cluster}-{id_.lower()}"
+        arn = self.s3(name)
+        tls = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
+        closed = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
+        properties = {
+            "AWS::S3::Bucket": None,
+            "BucketEncryption": {"ServerSideEncryptionConfiguration": [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]},
+            "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+            "PublicAccessBlockConfiguration": dict.fromkeys(closed, True),
+        }
+        policy = {"AWS::S3::BucketPolicy": None, "Bucket": name, "PolicyDocument": {"Version": VERSION, "Statement": [tls]}}
+        return {id_: as_resource(properties), f"{id_}Policy": as_resource(policy)}
+
+    def of_output(self) -> Resources:
+        """The bucket outlives the stack, and deletes what is old. There is none if another place is named."""
+        if not self.makes_bucket:
+            return {}
+        found = {name: resource | KEPT for name, resource in self.bucket("OutputBucket").items()}
+        rule = {"Status": "Enabled", "ExpirationInDays": 30, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
+        found["OutputBucket"]["Properties"]["LifecycleConfiguration"] = {"Rules": [rule]}
         return found
 
     # ---- Nodes
@@ -443,24 +466,11 @@ class Picture:
             volume["KmsKeyId"] = self.p["NodeVolumeKeyArn"]
         grants = Grants()
         # A job may get to the role's credentials. They fetch the agent, store outputs, and read inputs, but no output.
-        bucket = self.s3(f"{self.cluster}-agentbucket")
-        grants.allow("s3:GetObject", f"{bucket}/nodekeeper-agent-*")
-        if self.stored:
-            grants.allow("s3:PutObject", self.s3(f"{self.stored}/{self.cluster}/*"))
-            grants.allow("s3:GetObject", self.s3(f"{self.stored}/{self.cluster}/files/*"))
-        tls = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [bucket, f"{bucket}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
-        closed = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
+        grants.allow("s3:GetObject", self.s3(f"{self.cluster}-agentbucket/nodekeeper-agent-*"))
+        grants.allow("s3:PutObject", self.s3(f"{self.stored}/{self.cluster}/*"))
+        grants.allow("s3:GetObject", self.s3(f"{self.stored}/{self.cluster}/files/*"))
         return {
-            "AgentBucket": {
-                "AWS::S3::Bucket": None,
-                "BucketEncryption": {"ServerSideEncryptionConfiguration": [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]},
-                "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
-                "PublicAccessBlockConfiguration": dict.fromkeys(closed, True),
-            },
-            "AgentBucketPolicy": {
-                "AWS::S3::BucketPolicy": None, "Bucket": f"{self.cluster}-agentbucket",
-                "PolicyDocument": {"Version": VERSION, "Statement": [tls]},
-            },
+            **self.bucket("AgentBucket"),
             "NodeRole": self.role("ec2.amazonaws.com", grants),
             "NodeProfile": {"AWS::IAM::InstanceProfile": None, "Roles": ["NodeRole"]},
             "NodeSecurityGroup": {"AWS::EC2::SecurityGroup": None, "VpcId": self.p["VpcId"] or None},

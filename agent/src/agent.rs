@@ -21,7 +21,6 @@ use crate::machine::data_dir::DataDir;
 use crate::machine::gpus::{self, GpuSource};
 use crate::machine::guard::{self, Guard};
 use crate::machine::watch;
-use crate::output;
 use crate::output::outputs::Outputs;
 use crate::output::uploads::Uploads;
 use crate::protocol::{Identity, Node};
@@ -150,11 +149,10 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     look_first(&state, &guard, &source, &mut runner).await;
     let services = Services::of_node(&args.data_dir);
     let access = S3Access::new(s3, role, imds.clone(), region, services.clone(), clock);
-    let uploads = Uploads::start(Arc::clone(&state), outputs.clone(), access);
+    let uploads = Uploads::start(Arc::clone(&state), outputs, access);
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
-        () = output::run(&state, &client, &file.heartbeat_url, &outputs) => EndReason::Gone,
         () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
         () = inputs => EndReason::Asked,
         () = watch::interruption(&state, imds) => EndReason::Asked,

@@ -81,8 +81,8 @@ pub struct AgentArgs {
     /// How many handles are destroyed at a time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub max_destroys: u16,
-    /// How much output is kept on the node after the directory of its alloc was destroyed, for readers and until it is stored in
-    /// S3, in MiB. The oldest output that needs no storing is removed first.
+    /// How much output is kept on the node after the directory of its alloc was destroyed, until it is stored in S3, in MiB. The
+    /// oldest is removed first.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     pub keep_output_mib: u64,
     /// How much of the inputs of jobs is kept on the node for other jobs that want the same, in MiB. The input that was unused for

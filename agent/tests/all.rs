@@ -9,7 +9,6 @@ mod gpus;
 mod handles;
 mod inside;
 mod isolation;
-mod output;
 mod packs;
 mod restarts;
 mod saves;

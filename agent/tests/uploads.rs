@@ -207,6 +207,37 @@ async fn what_a_running_command_has_printed_is_stored_before_it_ends_and_the_res
 }
 
 #[tokio::test]
+async fn what_is_followed_is_stored_each_second_and_nothing_else_is() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    let ticks = "while :; do echo tick; sleep 0.1; done";
+    node.with(|p| p.order(vec![stored(0, ticks), stored(1, ticks)]));
+    node.start(&[]);
+    node.running(0).await;
+    node.running(1).await;
+    node.with(|p| p.follows = vec![alloc_id(0)]);
+    let puts = |copy| {
+        let first = format!("{}/000000.log", key(copy));
+        bucket.with(|s3| s3.calls.iter().filter(|key| **key == first).count())
+    };
+    node.until("it is stored again and again", |_| (puts(0) >= 4).then_some(())).await;
+    assert!(puts(1) <= 1, "only with all others when the follow began: {}", puts(1));
+    let (bytes, began) = (bucket.beginning(0).len(), std::time::Instant::now());
+    node.until("more is stored", |_| (bucket.beginning(0).len() > bytes).then_some(())).await;
+    assert!(began.elapsed().as_millis() < 2500, "{:?}", began.elapsed());
+    node.with(|p| p.follows.clear());
+    node.beats(3).await;
+    let before = puts(0);
+    node.beats(5).await;
+    assert_eq!(puts(0), before);
+    // A new agent hears of it, too.
+    node.kill_agent();
+    node.with(|p| p.follows = vec![alloc_id(0)]);
+    node.start(&[]);
+    node.until("the new agent stores it", |_| (puts(0) >= before + 3).then_some(())).await;
+}
+
+#[tokio::test]
 async fn an_output_that_s3_refuses_keeps_no_other_one_back() {
     let bucket = Bucket::default();
     let mut node = node(bucket.serve(any_port()).await).await;
@@ -238,8 +269,10 @@ async fn while_s3_is_away_ends_are_reported_and_the_next_agent_stores_what_has_n
     assert!(bucket.whole(0).unwrap() == numbers(1_500_000));
     // The large output has two pieces. It does not keep the small one waiting.
     assert_eq!(bucket.with(|s3| s3.calls[0].clone()), format!("{}/000000.log", key(1)));
-    let place = node.data().join("outputs").join(alloc_id(0).to_string()).join("place");
-    node.until("it waits no more", |_| (!place.exists()).then_some(())).await;
+    let (outputs, kept) = (node.data().join("outputs"), node.data().join("outputs").join(alloc_id(0).to_string()));
+    node.until("it is kept no longer", |_| (!kept.exists()).then_some(())).await;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(outputs).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o700, "jobs cannot read it");
 }
 
 #[tokio::test]

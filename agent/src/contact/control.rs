@@ -108,7 +108,7 @@ impl Calls<'_> {
         let answer: HeartbeatAnswer = self.client.post_within(timeout, self.url, "heartbeat", &heartbeat).await?;
         let registered = state.update(|n| n.on_heartbeat(&answer))?;
         state.answered();
-        state.want(answer.follows.clone());
+        state.follow(answer.follows.clone());
         if answer.report_handles {
             state.handles_changed.notify_one();
         }

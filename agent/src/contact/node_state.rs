@@ -6,7 +6,8 @@
 use super::client::CallError;
 use crate::machine::data_dir::DataDir;
 use crate::protocol::{Durable, Node};
-use model::wire::WantedOutput;
+use model::ids::AllocId;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -20,17 +21,15 @@ pub struct NodeState {
     /// Whether the last attempt to save failed.
     save_failed: AtomicBool,
     last_answer_at: Mutex<Instant>,
-    /// The output that readers want, by the last answer.
-    wanted: Mutex<Vec<WantedOutput>>,
-    /// Wakes the loop of output: the last answer names readers.
-    pub wanted_changed: Notify,
+    /// The allocs whose output somebody follows, by the last answer.
+    followed: Mutex<BTreeSet<AllocId>>,
     /// Wakes the loop of heartbeats: send one now.
     pub heartbeat_now: Notify,
     /// Wakes the loop of heartbeats: there may be an alloc to report.
     pub allocs_changed: Notify,
     /// Wakes the loop of handle reports: send one soon.
     pub handles_changed: Notify,
-    /// Wakes the loop that stores outputs: an alloc has ended, or the instance will.
+    /// Wakes the loop that stores outputs: an alloc has ended or is followed, or the instance will end.
     pub store_now: Notify,
 }
 
@@ -41,8 +40,7 @@ impl NodeState {
             data_dir,
             save_failed: AtomicBool::new(false),
             last_answer_at: Mutex::new(Instant::now()),
-            wanted: Mutex::default(),
-            wanted_changed: Notify::new(),
+            followed: Mutex::default(),
             heartbeat_now: Notify::new(),
             allocs_changed: Notify::new(),
             handles_changed: Notify::new(),
@@ -95,21 +93,16 @@ impl NodeState {
         if self.save_failed.load(Ordering::Relaxed) { self.save(&lock(&self.node).durable) } else { Ok(()) }
     }
 
-    pub fn want(&self, wanted: Vec<WantedOutput>) {
-        let any = !wanted.is_empty();
-        *lock(&self.wanted) = wanted;
-        if any {
-            self.wanted_changed.notify_one();
+    /// Notes whose output is followed now.
+    pub fn follow(&self, followed: BTreeSet<AllocId>) {
+        let before = std::mem::replace(&mut *lock(&self.followed), followed.clone());
+        if !followed.is_subset(&before) {
+            self.store_now.notify_one();
         }
     }
 
-    pub fn wanted(&self) -> Vec<WantedOutput> {
-        lock(&self.wanted).clone()
-    }
-
-    /// Notes that this reader wants no more.
-    pub fn no_longer_wanted(&self, follow_id: &str) {
-        lock(&self.wanted).retain(|wanted| wanted.follow_id != follow_id);
+    pub fn followed(&self) -> BTreeSet<AllocId> {
+        lock(&self.followed).clone()
     }
 
     pub fn answered(&self) {

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: the report of an end and the heartbeats never wait for an upload; an output that cannot be stored now is tried
 //! again, also by the next agent, until it is stored or dropped (see `outputs`); what a running command has printed is stored
-//! within about `LOOK_AGAIN`, and more often once EC2 has announced the end of the instance; small outputs come first, so
-//! that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
+//! within about `EACH`, within `EACH_SOON` once EC2 has announced the end of the instance, and within `EACH_FOLLOWED` while somebody
+//! follows it; small outputs come first, so that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
 //! is in memory at a time.
 //! Does not: remove anything from S3, or store output that comes after the end of the command.
 
@@ -25,11 +25,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// When the disk is looked at again although no alloc has ended.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// The time between two rounds for all outputs, if no alloc ends.
+const EACH: Duration = Duration::from_secs(30);
 
 /// The same when EC2 has announced that it takes the instance away.
-const LOOK_AGAIN_SOON: Duration = Duration::from_secs(2);
+const EACH_SOON: Duration = Duration::from_secs(2);
+
+/// The time between two rounds for the outputs that somebody follows.
+const EACH_FOLLOWED: Duration = Duration::from_secs(1);
 
 /// The most pieces of one output in one round, so that the others get their turn.
 const PIECES: u32 = 16;
@@ -79,13 +82,21 @@ struct Uploader {
 impl Uploader {
     async fn run(mut self, state: Arc<NodeState>, mut ending: watch::Receiver<bool>) {
         let mut failures: u32 = 0;
+        // The next round for all outputs.
+        let mut all_at = Instant::now();
         loop {
             let is_last = *ending.borrow_and_update();
-            let wait = match self.round().await {
+            let (now, followed) = (Instant::now(), state.followed());
+            let is_for_all = is_last || now >= all_at;
+            let wait = match self.round((!is_for_all).then(|| followed.clone())).await {
                 Ok(Round::Cut) => continue,
                 Ok(Round::Whole) => {
                     failures = 0;
-                    if state.read(|node| node.interrupt_at.is_some()) { LOOK_AGAIN_SOON } else { LOOK_AGAIN }
+                    if is_for_all {
+                        all_at = now + if state.read(|node| node.interrupt_at.is_some()) { EACH_SOON } else { EACH };
+                    }
+                    let until_all = all_at.saturating_duration_since(now);
+                    if followed.is_empty() { until_all } else { until_all.min(EACH_FOLLOWED) }
                 }
                 Err((left, error)) => {
                     failures = failures.saturating_add(1);
@@ -101,20 +112,22 @@ impl Uploader {
             }
             tokio::select! {
                 () = sleep(wait) => {}
-                () = state.store_now.notified(), if failures == 0 => {}
+                () = state.store_now.notified(), if failures == 0 => all_at = Instant::now(),
                 changed = ending.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// Stores what there is now, and of each output at most [`PIECES`] pieces. If S3 does not answer or there are no credentials, the rest for the same bucket waits for the
-    /// next round. A refusal counts for one output only: the role may write at other places of the bucket. The error says how
-    /// many outputs are left.
-    async fn round(&mut self) -> Result<Round, (usize, S3Error)> {
-        let outputs = self.outputs.clone();
-        let waiting = blocking(move || outputs.waiting()).await;
+    /// Stores what there is now, of all outputs or `only` of these, and of each at most [`PIECES`] pieces. If S3 does not answer or
+    /// there are no credentials, the rest for the same bucket waits for the next round. A refusal counts for one output only: the
+    /// role may write at other places of the bucket. The error says how many outputs are left.
+    async fn round(&mut self, only: Option<BTreeSet<AllocId>>) -> Result<Round, (usize, S3Error)> {
+        let (outputs, is_for_all) = (self.outputs.clone(), only.is_none());
+        let waiting = blocking(move || outputs.waiting(only.as_ref())).await;
         let mut waiting = waiting.map_err(|error| (0_usize, S3Error::from(error)))?;
-        self.stored.retain(|id, _| waiting.iter().any(|w| w.alloc_id == *id));
+        if is_for_all {
+            self.stored.retain(|id, _| waiting.iter().any(|w| w.alloc_id == *id));
+        }
         let refused = std::mem::take(&mut self.refused);
         waiting.sort_by_key(|w| (refused.contains(&w.alloc_id), w.left));
         let (mut closed, mut left, mut failed, mut round) = (BTreeSet::new(), 0, None, Round::Whole);

@@ -27,7 +27,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         allocs,
         others: Vec::new(),
         unreadable: BTreeSet::new(),
-        follows: Vec::new(),
+        follows: BTreeSet::new(),
     }
 }
 

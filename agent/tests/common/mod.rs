@@ -10,13 +10,8 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use model::ids::{AllocId, JobId};
-use model::output::Then;
-use model::wire::{
-    AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat, OutputPiece, OutputReport, WantedOutput,
-};
+use model::wire::{AllocOrder, AllocReport, AllocUpdate, HandleReport, Heartbeat};
 use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
 use nodekeeper_agent::isolation::cgroup;
 use serde_json::{Value, json};
@@ -52,10 +47,8 @@ pub struct ControlPlane {
     pub reports: Vec<AllocReport>,
     pub handle_reports: Vec<HandleReport>,
     pub destroy: Vec<String>,
-    /// The readers of output.
-    pub follows: Vec<WantedOutput>,
-    /// Every call with output, and every question about where to begin.
-    pub outputs: Vec<OutputReport>,
+    /// The allocs whose output somebody follows.
+    pub follows: Vec<AllocId>,
     pub calls: usize,
 }
 
@@ -123,7 +116,6 @@ async fn answer(
         "heartbeat" => plane.on_heartbeat(serde_json::from_str(&body).unwrap()),
         "allocs" => plane.on_alloc_report(serde_json::from_str(&body).unwrap()),
         "handles" => plane.on_handle_report(serde_json::from_str(&body).unwrap()),
-        "output" => Some(plane.on_output(serde_json::from_str(&body).unwrap())),
         _ => return StatusCode::NOT_FOUND.into_response(),
     };
     let wrong_incarnation = json!({"error": "wrong_incarnation", "message": "register anew"});
@@ -180,36 +172,6 @@ impl ControlPlane {
             answer["next_heartbeat_s"] = json!(soon_s);
         }
         Some(answer)
-    }
-
-    /// The pieces that a reader has, in order.
-    pub fn pieces(&self, follow_id: &str) -> Vec<OutputPiece> {
-        let mut pieces: Vec<OutputPiece> = Vec::new();
-        for report in self.outputs.iter().filter(|r| r.follow_id == follow_id) {
-            let next = pieces.len() as u64;
-            pieces.extend(report.piece.iter().filter(|p| p.no == next).cloned());
-        }
-        pieces
-    }
-
-    /// The bytes that a reader has.
-    pub fn output(&self, follow_id: &str) -> Vec<u8> {
-        self.pieces(follow_id).iter().flat_map(|p| BASE64_STANDARD.decode(&p.data).unwrap()).collect()
-    }
-
-    fn on_output(&mut self, report: OutputReport) -> Value {
-        let id = report.follow_id.clone();
-        self.outputs.push(report);
-        let pieces = self.pieces(&id);
-        let wanted = self.follows.iter().any(|f| f.follow_id == id);
-        match pieces.last() {
-            Some(last) if wanted && last.then == Then::More => {
-                let bytes = BASE64_STANDARD.decode(&last.data).unwrap().len() as u64;
-                json!({"wanted": true, "next": {"no": last.no + 1, "offset": last.offset + bytes}})
-            }
-            None if wanted => json!({"wanted": true}),
-            _ => json!({"wanted": false}),
-        }
     }
 
     fn on_handle_report(&mut self, report: HandleReport) -> Option<Value> {

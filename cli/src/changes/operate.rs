@@ -75,8 +75,8 @@ pub(crate) async fn accepting<'a>(
     Ok(())
 }
 
-pub(crate) const NO_BUCKET: &str = "the policy names no bucket for the files of jobs: an operator sets output.s3, and the \
-    parameter OutputS3 of the stack";
+pub(crate) const NO_BUCKET: &str = "the policy names no bucket for the files of jobs: an operator sets output.s3 to what \
+    the output OutputS3 of the stack says";
 
 fn unlisted_role(policy: &Policy, unlisted: &str) -> String {
     let names: Vec<&str> = policy.jobs.roles.iter().filter_map(|arn| role_name(arn)).collect();

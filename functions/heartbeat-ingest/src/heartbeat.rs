@@ -5,7 +5,6 @@
 //! Does not: look at allocs, except to send the node its orders.
 
 use crate::orders::NodeOrders;
-use crate::output::wanted;
 use crate::{Beat, Ingest, RACES, internal, unwritten};
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
@@ -138,7 +137,6 @@ impl Ingest {
         now: Time,
     ) -> Result<HeartbeatAnswer, HttpError> {
         let record = self.interrupted(record, heartbeat, beat.cached.policy.history.keep_events(), now).await?;
-        let record = self.forget_follows(record, now).await?;
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(HttpError::new(ErrorCode::Internal, "there is no life on the record that was to be answered"));
         };
@@ -166,7 +164,7 @@ impl Ingest {
             report_handles,
             allocs,
             others,
-            follows: wanted(life, &unreadable, now),
+            follows: life.follows.iter().filter(|(_, until_at)| **until_at > now).map(|(id, _)| *id).collect(),
             unreadable,
         })
     }

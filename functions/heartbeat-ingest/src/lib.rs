@@ -9,7 +9,6 @@ mod allocs;
 mod binding;
 mod heartbeat;
 mod orders;
-mod output;
 
 use model::control::{ControlKey, IngestSummary};
 use model::events::{Event, Subject};
@@ -163,8 +162,6 @@ impl Ingest {
             serde_json::to_value(answer)
         } else if what == "binding" {
             serde_json::to_value(self.binding(node_id, &proven, &request.body()?).await?)
-        } else if what == "output" {
-            serde_json::to_value(self.output(node_id, &proven, &request.body()?, now).await?)
         } else {
             let (report, bad) = report_of::<AllocReport, AllocUpdate>(request, "allocs")?;
             let bad: BTreeSet<AllocId> =

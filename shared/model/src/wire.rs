@@ -15,7 +15,7 @@ use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
 use crate::image::{self, ImageDigest};
 use crate::needs::Needs;
-use crate::output::{Switches, Then};
+use crate::output::Switches;
 use crate::stored::S3Place;
 use crate::time::Time;
 use crate::usage::{self, Usage};
@@ -204,9 +204,9 @@ pub struct HeartbeatAnswer {
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
-    /// The readers of output of this node's allocs. The agent stops sending to every other reader.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub follows: Vec<WantedOutput>,
+    /// The live allocs whose output somebody follows. The agent stores what is new of it each second.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub follows: BTreeSet<AllocId>,
 }
 
 /// The shortest and the longest `retry_s`.
@@ -220,61 +220,6 @@ const fn longest_retry_s() -> f64 {
 /// How long an agent with this `retry_s` waits for the answer to a heartbeat, in seconds.
 pub const fn heartbeat_timeout_s(retry_s: f64) -> f64 {
     retry_s.clamp(5.0, 10.0)
-}
-
-/// A reader wants the output of an alloc: the agent asks for the number of the next piece, and sends pieces until an answer
-/// says that they are not wanted any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedOutput {
-    pub follow_id: String,
-    pub alloc_id: AllocId,
-    /// Only the last so many bytes of the output so far; `None`: all of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_bytes: Option<u64>,
-}
-
-/// `POST /v1/nodes/{node_id}/output`: a piece of the output of an alloc, or the question where to begin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputReport {
-    /// The reader, from [`WantedOutput`].
-    pub follow_id: String,
-    pub alloc_id: AllocId,
-    /// The piece; `None` asks where to begin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub piece: Option<OutputPiece>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputPiece {
-    /// The number of the piece: 0, or `next` of the last answer.
-    pub no: u64,
-    /// Where the piece begins in the output, in bytes.
-    pub offset: u64,
-    /// The bytes in base64, at most [`crate::output::MAX_PIECE_BYTES`] of them.
-    pub data: String,
-    /// Which bytes are standard error: at most [`crate::output::MAX_PIECE_SWITCHES`] switches.
-    #[serde(default, skip_serializing_if = "Switches::is_empty")]
-    pub switches: Switches,
-    /// How many bytes the output had when the piece was read.
-    pub size: u64,
-    pub then: Then,
-}
-
-/// The answer to [`OutputReport`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputAnswer {
-    /// Whether more is wanted. If not, the agent forgets the reader.
-    pub wanted: bool,
-    /// The next piece; `None` if there is no piece yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<NextPiece>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NextPiece {
-    pub no: u64,
-    /// Where it begins in the output, in bytes.
-    pub offset: u64,
 }
 
 /// The order for one live alloc.

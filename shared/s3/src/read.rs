@@ -26,7 +26,16 @@ pub struct Head {
 impl S3 {
     /// Reads an object. One of more than `most` bytes is an error.
     pub async fn get(&self, place: &S3Place, most: u64) -> Result<(Head, Vec<u8>), S3Error> {
-        let mut response = self.call(&Call::new(Method::GET, place)).await?;
+        self.get_from(place, 0, most).await
+    }
+
+    /// The same from this byte on, which must be there. The head then counts the bytes from there.
+    pub async fn get_from(&self, place: &S3Place, from: u64, most: u64) -> Result<(Head, Vec<u8>), S3Error> {
+        let mut call = Call::new(Method::GET, place);
+        if from > 0 {
+            call.headers.push(("range", format!("bytes={from}-")));
+        }
+        let mut response = self.call(&call).await?;
         let (head, mut all) = (head(&response), Vec::new());
         while let Some(bytes) = response.chunk().await.map_err(|e| S3Error::Failed(error_chain(&e)))? {
             all.extend_from_slice(&bytes);

@@ -9,7 +9,7 @@ use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, Words, 
 use crate::rows::json::to_json;
 use crate::rows::listed::{Listed, Unreadable};
 use crate::rows::{
-    self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, piece_key, s,
+    self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, s,
 };
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
@@ -20,7 +20,6 @@ use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::output::Piece;
 use model::rng::Rng;
 use model::time::Time;
 use model::wire::{Heartbeat, ReportCounter};
@@ -521,24 +520,6 @@ impl Store {
         let detail = rows::to_item(before).remove("detail").map(|detail| Cond::Eq("detail", detail));
         let write = Write { when: detail.into_iter().collect(), ..Self::event_write(event) };
         self.write_one(&write, Answer::None).await.map(|_| ())
-    }
-
-    /// Writes a piece of output, unless there is one with its number.
-    pub async fn put_piece(&self, piece: &Piece) -> Result<(), WriteError> {
-        let key = piece_key(&piece.follow_id, piece.no);
-        let write = Write { key, when: vec![Cond::Absent("no")], effect: Effect::Put(rows::to_item(piece)) };
-        self.write_one(&write, Answer::None).await.map(|_| ())
-    }
-
-    /// A piece of output, read consistently.
-    pub async fn piece(&self, follow_id: &str, no: u64) -> Result<Option<Piece>, DbError> {
-        self.read(&piece_key(follow_id, no)).await
-    }
-
-    /// The last piece of a reader's output, read consistently.
-    pub async fn last_piece(&self, follow_id: &str) -> Result<Option<Piece>, DbError> {
-        let query = Query { newest_first: true, limit: Some(1), ..Query::of(Table::Output, None, s(follow_id)) };
-        self.query(&query).await.map(|listed| listed.rows.into_iter().next())
     }
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.

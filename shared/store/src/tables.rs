@@ -14,7 +14,6 @@ pub enum Table {
     Handles,
     Control,
     Events,
-    Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +126,6 @@ pub const TABLES: &[Definition] = &[
     },
     Definition { table: Table::Control, key: key(text("key")), indexes: &[], expires: false },
     Definition { table: Table::Events, key: range_key(text("subject"), text("id")), indexes: &[], expires: true },
-    Definition { table: Table::Output, key: range_key(text("follow_id"), number("no")), indexes: &[], expires: true },
 ];
 
 impl Table {
@@ -140,7 +138,6 @@ impl Table {
             Self::Handles => "handles",
             Self::Control => "control",
             Self::Events => "events",
-            Self::Output => "output",
         }
     }
 
@@ -184,8 +181,8 @@ mod tests {
 
     #[test]
     fn every_table_is_defined() {
-        use Table::{Allocs, Control, Events, Handles, Jobs, Nodes, Output};
-        for table in [Nodes, Jobs, Allocs, Handles, Control, Events, Output] {
+        use Table::{Allocs, Control, Events, Handles, Jobs, Nodes};
+        for table in [Nodes, Jobs, Allocs, Handles, Control, Events] {
             assert_eq!(TABLES.iter().filter(|d| d.table == table).count(), 1, "{table:?}");
         }
     }

@@ -66,8 +66,6 @@ const RARE: &[(&str, &str, &str)] = &[
     ("grant-credentials", "dynamodb:GetItem nodes", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "sts:AssumeRole", "rights::a_role_is_assumed_as_sts_expects"),
     ("grant-credentials", "sts:TagSession", "rights::a_role_is_assumed_as_sts_expects"),
-    ("heartbeat-ingest", "dynamodb:PutItem output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
-    ("heartbeat-ingest", "dynamodb:Query output", "output::a_node_writes_pieces_only_for_readers_on_its_own_record"),
 ];
 
 /// The calls that the functions make in these worlds.

@@ -6,9 +6,7 @@ use crate::world::raw::{Item, Raw, item, n, s};
 use crate::world::{World, job};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId, Ulid};
-use model::wire::{
-    AllocReportAnswer, AllocStatus, HandleReportAnswer, Heartbeat, HeartbeatAnswer, RefusedUpdate, WantedOutput,
-};
+use model::wire::{AllocReportAnswer, AllocStatus, HandleReportAnswer, Heartbeat, HeartbeatAnswer, RefusedUpdate};
 use model::{ClientStatus, Desired, Intent, JobSpec, MAX_COMMAND_BYTES, NodeStatus};
 use std::collections::BTreeSet;
 
@@ -106,7 +104,6 @@ fn no_answer_to_a_node_exceeds_the_limit() {
     let order = alloc.order(vec!["h".repeat(253); 24]);
     let orders = runtime::http::first_part(vec![order.clone(); 40]);
     assert!((2..40).contains(&orders.len()), "a part of them: {}", orders.len());
-    let follow = WantedOutput { follow_id: "f".repeat(64), alloc_id: alloc_id(0), last_bytes: Some(u64::MAX) };
     let heartbeat = HeartbeatAnswer {
         status: NodeStatus::Ready,
         incarnation: "i".repeat(128),
@@ -120,7 +117,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         allocs: Some(orders.clone()),
         others: others.clone(),
         unreadable: unreadable.clone(),
-        follows: vec![follow; 8],
+        follows: unreadable.clone(),
     };
     let refused: Vec<RefusedUpdate> = (0..10_000)
         .map(|n| RefusedUpdate { alloc_id: alloc_id(n), reason: format!("{} already ended as complete", alloc_id(n)) })

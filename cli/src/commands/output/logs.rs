@@ -2,12 +2,11 @@
 //!
 //! Guarantees: only the output goes to standard output, and all notes about it to standard error. The exit code says whether a part
 //! of the output is missing.
-//! Does not: keep output. A node keeps it for a while, S3 if the policy says so, and the table of allocs keeps the last 8 KiB.
+//! Does not: keep output. S3 keeps it, and the row of the alloc its last 8 KiB.
 
 use super::follow::{Follower, Verbosity, end_of, last_allocs};
 use super::output_printer::Route;
-use super::output_reader::Until;
-use super::output_stream::{OutputStream, POLL};
+use super::output_stream::{OutputStream, POLL, Until};
 use crate::commands::show::job;
 use crate::console::{Cluster, Context, Outcome, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};

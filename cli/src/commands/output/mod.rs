@@ -4,6 +4,5 @@ pub(crate) mod fetch;
 pub(crate) mod follow;
 pub(crate) mod logs;
 pub(crate) mod output_printer;
-pub(crate) mod output_reader;
 pub(crate) mod output_stream;
 pub(crate) mod stored_output;

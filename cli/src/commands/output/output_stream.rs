@@ -1,27 +1,52 @@
 //! Prints the output of a job, while it runs and after it ended.
 //!
+//! Flow: the output of an alloc is read from S3, where its node stores it: see `stored_output`. While the alloc runs, a follow on
+//! the record of its node makes the node store what is new each second. The row of an ended alloc may have all of a short output.
+//!
 //! Guarantees: the output of each alloc is printed in the order of its bytes, and nothing of it after a gap. Standard error says
-//! what is missing and why, and [`OutputStream::outcome`] says whether something is. One failed read does not end it.
-//! Does not: wait for a node that can no longer answer, or for an output that is not stored yet.
+//! what is missing and why, and [`OutputStream::outcome`] says whether something is. One failed read does not end it. A follow
+//! ends by itself, also if its reader was killed.
+//! Does not: wait for the rest of an ended alloc for long, or for a node that is gone.
 
 use super::output_printer::{Printer, Route, Text};
-use super::output_reader::{Look, Reader, Until, tail_of, whole};
-use super::stored_output::{self, Stored};
+use super::stored_output;
+use crate::changes::operate::retried;
 use crate::console::{Cluster, Context, Outcome, show};
 use model::ids::AllocId;
+use model::output::FOLLOW_LASTS;
+use model::stored::S3Place;
 use model::time::{Span, Time};
-use model::{Alloc, Job};
+use model::wire::MAX_LOG_TAIL_BYTES;
+use model::{Alloc, ClientStatus, Job, NodeRecord, NodeStateName, NodeStatus};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, WriteError};
 
-/// The time between two looks for output.
+/// The time between two polls.
 pub(in crate::commands) const POLL: Duration = Duration::from_millis(500);
-const FAILED_LOOKS: u32 = 5;
+/// One poll in this many also reads the row of the alloc.
+const POLLS_A_ROW: u32 = 4;
+const FAILED_POLLS: u32 = 5;
+/// After this poll without a byte, the person is told what is waited for.
+const SLOW_POLL: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
 pub(in crate::commands) const MISSING: u8 = 74;
-/// After this time, a node that could not be asked is asked again.
-const ASK_AGAIN: Span = Span::from_s(10);
+/// A follow is renewed after this time.
+const RENEW_AFTER: Span = Span::from_s(45);
+/// How long the node of an ended alloc may store nothing more before the rest counts as missing. A running node has this time for
+/// a heartbeat that is due.
+const PATIENCE: Span = Span::from_s(20);
+/// How long after its heartbeat a node has stored what there was.
+const STORES_WITHIN: Span = Span::from_s(3);
+
+/// Which output is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commands) enum Until {
+    /// All there is now.
+    Now,
+    /// All until the alloc ends.
+    End,
+}
 
 /// The output of one member of a job, alloc after alloc.
 pub(in crate::commands) struct OutputStream<'a> {
@@ -32,15 +57,41 @@ pub(in crate::commands) struct OutputStream<'a> {
     until: Until,
     /// Whether to say nothing while it waits for a node.
     pub(in crate::commands) quiet: bool,
-    reader: Option<Reader<'a>>,
+    output: Option<AllocOutput>,
     /// The allocs that were printed, or need not be.
     done: BTreeSet<AllocId>,
-    /// The alloc whose node could not be asked, and when it is asked again.
-    unasked: Option<(AllocId, Time)>,
     /// Whether a part that was to be printed is missing.
     misses: bool,
     pub(in crate::commands) printer: Printer,
-    failed_looks: u32,
+    failed_polls: u32,
+}
+
+/// An alloc whose output is being printed.
+struct AllocOutput {
+    /// The alloc as last read.
+    alloc: Alloc,
+    /// The next byte to print; `None` until something was stored.
+    at: Option<u64>,
+    began_at: Time,
+    /// When more of the output was last printed, or the reading began.
+    grew_at: Time,
+    /// When the follow is to be written next; `None` if the person may not write it.
+    follow_at: Option<Time>,
+    /// The last heartbeat of the node before the follow was first written.
+    pinged_at: Option<Time>,
+    /// When the first heartbeat after that was noticed.
+    answered_at: Option<Time>,
+    polls: u32,
+}
+
+/// What is known of the part of an output that is not stored.
+enum Rest {
+    /// More may come.
+    Comes,
+    /// There was no more at a moment after the reading began.
+    Nothing,
+    /// It does not come. The text says why.
+    Missing(String),
 }
 
 impl<'a> OutputStream<'a> {
@@ -58,18 +109,22 @@ impl<'a> OutputStream<'a> {
             lines: None,
             until,
             quiet: false,
-            reader: None,
+            output: None,
             done: except,
-            unasked: None,
             misses: false,
             printer: Printer::new(route),
-            failed_looks: 0,
+            failed_polls: 0,
         }
     }
 
     /// The outcome of the command that printed the output.
     pub(in crate::commands) const fn outcome(&self) -> Outcome {
         if self.misses { Outcome::Code(MISSING) } else { Outcome::Done }
+    }
+
+    /// Stops the reading before all was printed.
+    pub(in crate::commands) const fn leave(&mut self) {
+        self.misses = true;
     }
 
     pub(in crate::commands) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Outcome> {
@@ -82,13 +137,13 @@ impl<'a> OutputStream<'a> {
     /// Prints what is new. Returns whether nothing is left to print now: every alloc of the member is done.
     pub(in crate::commands) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_poll(context, job).await {
-            // A stream may last for hours, so a few failed reads or writes of the tables do not end it.
-            Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_looks < FAILED_LOOKS => {
-                self.failed_looks += 1;
+            // A stream may last for hours, so a few failed reads of the tables do not end it.
+            Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_polls < FAILED_POLLS => {
+                self.failed_polls += 1;
                 Ok(false)
             }
             other => {
-                self.failed_looks = 0;
+                self.failed_polls = 0;
                 other
             }
         }
@@ -96,170 +151,205 @@ impl<'a> OutputStream<'a> {
 
     async fn try_poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         loop {
-            let Some(reader) = &mut self.reader else {
-                match self.open(context, job).await? {
-                    Opened::Reader => continue,
-                    Opened::Nothing => return Ok(true),
-                    Opened::Waits => return Ok(false),
-                }
+            let mut output = match self.output.take() {
+                Some(output) => output,
+                None => match self.next(job, context.now()).await? {
+                    Some(output) => output,
+                    None => return Ok(true),
+                },
             };
-            match reader.poll(context, &mut self.printer).await? {
-                Look::More => {
-                    if let Some(node) = reader.slow_node().filter(|_| !self.quiet) {
-                        writeln!(
-                            context.err,
-                            "waiting for the next heartbeat of node {node}, which then sends the output"
-                        )?;
-                    }
-                    return Ok(false);
-                }
-                Look::Done => self.printer.end(context)?,
-                Look::Cut(why) => {
-                    let (id, offset) = (reader.alloc_id, reader.printed_to());
-                    self.without_node(context, id, offset, &why).await?;
-                }
+            let id = output.alloc.id();
+            let is_done = self.read(context, &mut output).await;
+            self.output = Some(output);
+            if !is_done? {
+                return Ok(false);
             }
-            self.close(context.now()).await;
+            self.printer.end(context)?;
+            self.output = None;
+            self.done.insert(id);
         }
     }
 
-    /// Opens the next alloc. An ended alloc is printed at once if its row has the whole output, or if all of it is stored.
-    async fn open(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Opened> {
-        let mut allocs = self.cluster.store.allocs_of(job).await?.rows;
-        allocs.retain(|a| a.id().member == self.member && !self.done.contains(&a.id()));
-        allocs.sort_by_key(|a| a.id().copy);
-        for alloc in allocs {
-            let (id, now) = (alloc.id(), context.now());
-            let is_final = alloc.summary.client.is_final();
-            if let Some(whole) = whole(&alloc) {
-                self.print_whole(context, &whole)?;
-                self.printer.end(context)?;
-                self.done.insert(id);
-                continue;
-            }
-            let stored = self.stored(&alloc).await;
-            if let Ok(all) = &stored
-                && all.is_all
-            {
-                self.print_stored(context, id, all, 0).await?;
-                self.done.insert(id);
-                continue;
-            }
-            if self.unasked.is_some_and(|(unasked, again_at)| unasked == id && now < again_at && !is_final) {
-                return Ok(Opened::Waits);
-            }
-            match Reader::open(self.cluster, &alloc, self.lines, self.printer.route, self.until, now).await {
-                Ok(reader) => {
-                    self.printer.hold(self.lines);
-                    self.reader = Some(reader);
-                    return Ok(Opened::Reader);
-                }
-                Err(why) if is_final || self.until == Until::Now => {
-                    match stored {
-                        Ok(beginning) => self.print_stored(context, id, &beginning, 0).await?,
-                        Err(absent) => {
-                            let cannot = format!("the node cannot be asked for the output of {id}: {}", said(&why));
-                            tell(context, &cannot, absent)?;
-                            self.print_tail(context, &alloc)?;
-                        }
-                    }
-                    self.done.insert(id);
-                }
-                // Its output is printed when it has ended, unless its node can be asked before.
-                Err(why) => {
-                    if denied(&why) && self.unasked.is_none_or(|(unasked, _)| unasked != id) {
-                        writeln!(context.err, "the output of {id} is not printed as it comes: {}", said(&why))?;
-                    }
-                    self.unasked = Some((id, now + ASK_AGAIN));
-                    return Ok(Opened::Waits);
-                }
-            }
-        }
-        Ok(Opened::Nothing)
+    /// The alloc that is printed next.
+    async fn next(&mut self, job: &Job, now: Time) -> anyhow::Result<Option<AllocOutput>> {
+        let allocs = self.cluster.store.allocs_of(job).await?.rows;
+        let left = allocs.into_iter().filter(|a| a.id().member == self.member && !self.done.contains(&a.id()));
+        let Some(alloc) = left.min_by_key(|a| a.id().copy) else { return Ok(None) };
+        self.printer.hold(self.lines);
+        Ok(Some(AllocOutput {
+            alloc,
+            at: None,
+            began_at: now,
+            grew_at: now,
+            follow_at: Some(now),
+            pinged_at: None,
+            answered_at: None,
+            polls: 0,
+        }))
     }
 
-    /// What is stored of the output of an ended alloc. The error says why nothing is; it is `None` if nothing is to be stored yet.
-    async fn stored(&self, alloc: &Alloc) -> Result<Stored, Option<String>> {
-        match &alloc.output_s3 {
-            Some(place) if alloc.summary.client.is_final() => {
-                stored_output::find(self.cluster, place).await.map_err(Some)
+    /// Prints what is new of an alloc's output. Returns whether that was the last of it.
+    async fn read(&mut self, context: &mut Context<'_>, output: &mut AllocOutput) -> anyhow::Result<bool> {
+        let (id, now) = (output.alloc.id(), context.now());
+        // This comes before the stored part is read: an ended alloc prints no more than is stored then.
+        if output.polls.is_multiple_of(POLLS_A_ROW) {
+            let Some(alloc) = self.cluster.store.alloc(id).await? else {
+                return self.miss(context, output, "the alloc is not stored any more").await;
+            };
+            if alloc.summary.client.is_final() && !output.alloc.summary.client.is_final() {
+                // The node has the time from now on to store the rest.
+                output.grew_at = now;
             }
-            _ => Err(None),
+            output.alloc = alloc;
+            if let Some(whole) = whole(&output.alloc) {
+                self.printer.print(context, &whole.from(output.at.unwrap_or(0)))?;
+                self.printer.release(context)?;
+                return Ok(true);
+            }
+        }
+        output.polls = output.polls.wrapping_add(1);
+        let is_final = output.alloc.summary.client.is_final();
+        let stored = match output.alloc.output_s3.clone() {
+            Some(place) => {
+                if !is_final {
+                    self.follow(context, output, now).await?;
+                }
+                self.print_stored(context, output, &place, now).await?
+            }
+            None => Ok(false),
+        };
+        let is_whole = matches!(stored, Ok(true));
+        let rest = if is_whole { Rest::Nothing } else { self.rest(output, now).await? };
+        match rest {
+            Rest::Nothing => {
+                self.printer.release(context)?;
+                Ok(true)
+            }
+            Rest::Missing(why) => self.miss(context, output, &stored.err().unwrap_or(why)).await,
+            Rest::Comes => {
+                if output.polls == SLOW_POLL && output.at.is_none() && !self.quiet && !is_final {
+                    let node = output.alloc.summary.node_id;
+                    writeln!(context.err, "node {node} stores the output as it comes from its next heartbeat on")?;
+                }
+                Ok(false)
+            }
         }
     }
 
-    /// Prints what is stored of the output of an alloc, from byte `from` on.
+    /// Prints what is stored and was not printed. Returns whether that is all of the output. The inner error says why nothing is
+    /// stored, or why it cannot be read.
     async fn print_stored(
         &mut self,
         context: &mut Context<'_>,
-        id: AllocId,
-        stored: &Stored,
-        from: u64,
-    ) -> anyhow::Result<()> {
-        let Stored { place, size, is_all } = stored;
-        // `from` is above 0 if the node has sent a part. Then its last lines were printed already.
-        let lines = self.lines.filter(|_| from == 0);
-        self.printer.hold(lines);
-        let from = lines.map_or(from, |lines| stored_output::begin_of_last(lines, self.printer.route, *size));
-        let (at, why) = stored_output::print(self.cluster, context, &mut self.printer, place, from..*size).await?;
-        if why.is_none() {
+        output: &mut AllocOutput,
+        place: &S3Place,
+        now: Time,
+    ) -> anyhow::Result<Result<bool, String>> {
+        let stored = match stored_output::find(self.cluster, place, output.at.unwrap_or(0)).await {
+            Ok(stored) => stored,
+            Err(why) => return Ok(Err(why)),
+        };
+        let begin =
+            || self.lines.map_or(0, |lines| stored_output::begin_of_last(lines, self.printer.route, stored.size));
+        let from = output.at.unwrap_or_else(begin);
+        let (to, why) =
+            stored_output::print(self.cluster, context, &mut self.printer, place, from..stored.size).await?;
+        if output.at.is_none_or(|at| at < to) {
+            (output.at, output.grew_at) = (Some(to), now);
+        }
+        if self.until == Until::End && why.is_none() {
             self.printer.release(context)?;
         }
-        self.printer.end(context)?;
-        let why = why.or_else(|| {
-            (!*is_all).then(|| "its node stored it up to there before it ended or while the command ran".to_owned())
+        Ok(why.map_or(Ok(stored.is_all), Err))
+    }
+
+    /// Notes on the record of the alloc's node that somebody follows the alloc.
+    async fn follow(&self, context: &mut Context<'_>, output: &mut AllocOutput, now: Time) -> anyhow::Result<()> {
+        let (store, id, node_id) = (&self.cluster.store, output.alloc.id(), output.alloc.summary.node_id);
+        if output.follow_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        output.follow_at = Some(now + RENEW_AFTER);
+        let noted = retried(async || {
+            let record = store.node(node_id.slot()).await?.filter(|record| record.node_id() == Some(node_id));
+            let Some(record) = record else { return Ok(None) };
+            let pinged_at = record.contact().map(|contact| contact.last_ping_at);
+            // The clock of this machine may be slow. The functions' clock has at least reached the node's last heartbeat.
+            let now = pinged_at.map_or(now, |at| at.max(now));
+            // If the alloc has just ended, its node stores the rest without a follow.
+            let Ok(after) = record.with_follow(id, now + FOLLOW_LASTS, now) else { return Ok(None) };
+            store.write(Some(&record), &after, Vec::new()).await?;
+            Ok(pinged_at)
         });
-        if let Some(why) = why {
-            self.misses = true;
-            writeln!(context.err, "the output of {id} after byte {at} is missing: {why}")?;
+        match noted.await {
+            Ok(pinged_at) => output.pinged_at = output.pinged_at.or(pinged_at),
+            Err(error) if denied(&error) => {
+                output.follow_at = None;
+                writeln!(context.err, "the output of {id} is not stored as it comes: {NOT_ALLOWED}")?;
+            }
+            Err(error) => {
+                output.follow_at = Some(now);
+                tracing::debug!(%error, "the follow was not written");
+            }
         }
         Ok(())
     }
 
-    /// Handles an output whose rest does not come from its node: prints the rest if it is stored.
-    async fn without_node(
-        &mut self,
-        context: &mut Context<'_>,
-        id: AllocId,
-        offset: Option<u64>,
-        why: &str,
-    ) -> anyhow::Result<()> {
-        let alloc = self.cluster.store.alloc(id).await?;
-        let stored = match &alloc {
-            Some(alloc) => self.stored(alloc).await,
-            None => Err(None),
-        };
-        let absent = match stored {
-            Ok(stored) => return self.print_stored(context, id, &stored, offset.unwrap_or(0)).await,
-            Err(absent) => absent,
-        };
-        self.printer.end(context)?;
-        let after = offset.map(|at| format!(" after byte {at}")).unwrap_or_default();
-        tell(context, &format!("the output of {id}{after} is missing: {why}"), absent)?;
-        match alloc {
-            Some(alloc) if offset.is_none() => self.print_tail(context, &alloc),
-            _ => {
-                self.misses = true;
-                Ok(())
-            }
+    /// What is to be expected of the part that is not stored.
+    async fn rest(&self, output: &mut AllocOutput, now: Time) -> anyhow::Result<Rest> {
+        let (id, is_final) = (output.alloc.summary.node_id, output.alloc.summary.client.is_final());
+        if self.until == Until::End && !is_final {
+            return Ok(Rest::Comes);
         }
+        if output.alloc.output_s3.is_none() {
+            let why = "the policy named no place in S3 when the alloc was placed (output.s3)";
+            return Ok(Rest::Missing(why.to_owned()));
+        }
+        let record = self.cluster.store.node(id.slot()).await?;
+        let Some(hears) = record.as_ref().and_then(|record| hears_within(record, &output.alloc)) else {
+            return Ok(Rest::Missing(format!("node {id} is no more, or is silent")));
+        };
+        if is_final {
+            let is_late = now.since(output.grew_at) > PATIENCE;
+            return Ok(if is_late { Rest::Missing(format!("node {id} has not stored it")) } else { Rest::Comes });
+        }
+        if output.follow_at.is_none() {
+            return Ok(Rest::Missing(NOT_ALLOWED.to_owned()));
+        }
+        let pinged_at = record.as_ref().and_then(|record| record.contact()).map(|contact| contact.last_ping_at);
+        if output.pinged_at.is_some() && pinged_at != output.pinged_at {
+            output.answered_at = output.answered_at.or(Some(now));
+        }
+        Ok(match output.answered_at {
+            Some(at) if now.since(at) >= STORES_WITHIN => Rest::Nothing,
+            None if now.since(output.began_at) > hears + PATIENCE => {
+                Rest::Missing(format!("node {id} does not answer"))
+            }
+            _ => Rest::Comes,
+        })
     }
 
-    /// Prints a text that is complete: all of it, or its last lines.
-    fn print_whole(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
-        self.printer.hold(self.lines);
-        self.printer.print(context, text)?;
-        self.printer.release(context)
+    /// Says that the rest of the output is missing. If nothing of it was printed, prints its end from the row.
+    async fn miss(&mut self, context: &mut Context<'_>, output: &AllocOutput, why: &str) -> anyhow::Result<bool> {
+        let id = output.alloc.id();
+        if let Some(at) = output.at.filter(|at| *at > 0) {
+            self.misses = true;
+            self.printer.release(context)?;
+            writeln!(context.err, "the output of {id} after byte {at} is missing: {why}")?;
+        } else {
+            writeln!(context.err, "the output of {id} is missing: {why}")?;
+            self.print_tail(context, &output.alloc)?;
+        }
+        Ok(true)
     }
 
-    /// Prints the end of an output from the row of its alloc, if nothing of it was printed before. A reader that follows an output
-    /// never gets only its end.
+    /// Prints the end of an output from the row of its alloc. A reader that follows an output never gets only its end.
     fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
         let (id, node) = (alloc.id(), alloc.summary.node_id);
         if self.printer.only.is_some() {
             // It is not known which part of the output the row has.
             self.misses = true;
-            return Ok(writeln!(context.err, "the output of the element is not there any more: node {node} had it")?);
+            return Ok(());
         }
         let Some(tail) = &alloc.log_tail else {
             self.misses = true;
@@ -278,48 +368,52 @@ impl<'a> OutputStream<'a> {
         // The first line of the tail may be a part of a line.
         self.misses |= self.lines.is_none_or(|lines| text.lines() <= lines);
         writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", tail.len())?;
-        self.print_whole(context, &text)
+        self.printer.hold(self.lines);
+        self.printer.print(context, &text)?;
+        self.printer.release(context)
     }
+}
 
-    /// Stops the reading before all was printed.
-    pub(in crate::commands) async fn leave(&mut self, now: Time) {
-        self.misses = true;
-        self.close(now).await;
+/// How soon the node of this alloc hears of a follow; `None` if the node is gone or silent.
+fn hears_within(record: &NodeRecord, alloc: &Alloc) -> Option<Span> {
+    if record.node_id() != Some(alloc.summary.node_id) {
+        return None;
     }
-
-    /// Stops the reading of the current alloc.
-    pub(in crate::commands) async fn close(&mut self, now: Time) {
-        if let Some(reader) = self.reader.take() {
-            self.done.insert(reader.alloc_id);
-            reader.close(now).await;
+    let contact = record.contact()?;
+    match (record.state_name(), contact.status) {
+        (NodeStateName::InUse, NodeStatus::Syncing | NodeStatus::Ready) => {
+            Some(contact.lease_expires_at.since(contact.last_ping_at))
         }
+        // The machine may still run for some seconds.
+        (NodeStateName::ShuttingDown, _) => Some(Span::ZERO),
+        _ => None,
     }
 }
 
-/// The next alloc to read.
-enum Opened {
-    Reader,
-    /// No alloc is left.
-    Nothing,
-    /// An alloc is left, and its node cannot be asked now.
-    Waits,
-}
-
-/// Prints that an output does not come from its node, and why it is not stored.
-fn tell(context: &mut Context<'_>, cannot: &str, absent: Option<String>) -> std::io::Result<()> {
-    [cannot.to_owned()].into_iter().chain(absent).try_for_each(|line| writeln!(context.err, "{line}"))
-}
+/// The AWS text of a denied call is long, and names accounts and roles.
+const NOT_ALLOWED: &str = "your permissions do not allow it (an update of `follows` in the nodes table)";
 
 fn denied(error: &anyhow::Error) -> bool {
     matches!(show::db_error(error), Some(DbError::Refused { code, .. }) if code == "AccessDeniedException")
 }
 
-/// The error for people. The AWS text of a denied call is long, and names accounts and roles.
-fn said(error: &anyhow::Error) -> String {
-    match denied(error) {
-        true => "your permissions do not allow it (an update of `follows` in the nodes table)".to_owned(),
-        false => show::error(error),
-    }
+/// The whole output of an ended alloc, if its row has it.
+fn whole(alloc: &Alloc) -> Option<Text> {
+    let client = alloc.summary.client;
+    let is_whole = client.is_final()
+        && match &alloc.log_tail {
+            None => client != ClientStatus::Lost,
+            // A longer output is cut between two characters, and a character has at most four bytes. A tail that is cut shorter says
+            // so. Bytes that are no text have become replacement characters.
+            Some(tail) => {
+                tail.len() < MAX_LOG_TAIL_BYTES - 4 && !tail.starts_with(model::wire::CUT) && !tail.contains('\u{fffd}')
+            }
+        };
+    is_whole.then(|| tail_of(alloc))
+}
+
+fn tail_of(alloc: &Alloc) -> Text {
+    Text::new(alloc.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.tail_switches.clone())
 }
 
 /// Prints the end of an alloc's output from its row, for a job of several members.

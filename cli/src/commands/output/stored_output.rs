@@ -20,22 +20,23 @@ const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
 /// The stored part of an output.
 pub(in crate::commands) struct Stored {
-    pub(in crate::commands) place: S3Place,
     /// The number of stored bytes, from the beginning on.
     pub(in crate::commands) size: u64,
     pub(in crate::commands) is_all: bool,
 }
 
-/// Finds the size of the stored part, in few calls. The error says why nothing is stored, or why it is not known.
-pub(in crate::commands) async fn find(cluster: &Cluster, place: &S3Place) -> Result<Stored, String> {
-    let (no, head) = last_piece(cluster, place).await.map_err(|error| said(&error, place))?;
+/// Finds the size of the stored part, of which this many bytes were found before, in few calls. The error says why nothing is
+/// stored, or why it is not known.
+pub(in crate::commands) async fn find(cluster: &Cluster, place: &S3Place, before: u64) -> Result<Stored, String> {
+    let first = before.saturating_sub(1) / PIECE_BYTES;
+    let (no, head) = last_piece(cluster, place, first).await.map_err(|error| said(&error, place))?;
     let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
-    Ok(Stored { place: place.clone(), size, is_all: head.then.as_deref() == Some(END) })
+    Ok(Stored { size, is_all: head.then.as_deref() == Some(END) })
 }
 
-/// The number of the last piece, and its head.
-async fn last_piece(cluster: &Cluster, place: &S3Place) -> Result<(u64, Head), S3Error> {
-    let mut last: (u64, Head) = (0, again(async || cluster.outputs.head(&place.piece(0)).await).await?);
+/// The number of the last piece, and its head. The search begins with the piece `first`.
+async fn last_piece(cluster: &Cluster, place: &S3Place, first: u64) -> Result<(u64, Head), S3Error> {
+    let mut last: (u64, Head) = (first, again(async || cluster.outputs.head(&place.piece(first)).await).await?);
     let (mut step, mut absent): (u64, Option<u64>) = (1, None);
     while last.1.bytes == PIECE_BYTES && last.1.then.as_deref() != Some(END) {
         let no = match absent {
@@ -68,8 +69,8 @@ pub(in crate::commands) async fn print(
 ) -> anyhow::Result<(u64, Option<String>)> {
     let mut at = range.start;
     while at < range.end {
-        match piece(cluster, place, at / PIECE_BYTES, range.end).await {
-            Ok(text) => printer.print(context, &text.from(at % PIECE_BYTES))?,
+        match piece(cluster, place, at, range.end).await {
+            Ok(text) => printer.print(context, &text)?,
             Err(error) => return Ok((at, Some(said(&error, place)))),
         }
         at = (at / PIECE_BYTES).saturating_add(1).saturating_mul(PIECE_BYTES);
@@ -83,11 +84,12 @@ pub(in crate::commands) fn begin_of_last(lines: usize, route: Route, size: u64) 
     first.saturating_mul(PIECE_BYTES)
 }
 
-/// One piece of an output that has at least `size` stored bytes.
-async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result<Text, S3Error> {
-    let (s3, object) = (&cluster.outputs, place.piece(no));
-    let (head, mut bytes) = again(async || s3.get(&object, PIECE_BYTES).await).await?;
-    let want = size.saturating_sub(no.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES);
+/// The bytes from `at` on of one piece of an output, which has at least `size` stored bytes.
+async fn piece(cluster: &Cluster, place: &S3Place, at: u64, size: u64) -> Result<Text, S3Error> {
+    let (s3, no, from) = (&cluster.outputs, at / PIECE_BYTES, at % PIECE_BYTES);
+    let object = place.piece(no);
+    let (head, mut bytes) = again(async || s3.get_from(&object, from, PIECE_BYTES).await).await?;
+    let want = size.saturating_sub(at).min(PIECE_BYTES.saturating_sub(from));
     if (bytes.len() as u64) < want {
         return Err(S3Error::Failed(format!("{object} has become smaller")));
     }
@@ -98,7 +100,7 @@ async fn piece(cluster: &Cluster, place: &S3Place, no: u64, size: u64) -> Result
         let (_, list) = again(async || s3.get(&place.switches(no), LIST_BYTES).await).await?;
         switches = serde_json::from_slice(&list).map_err(|e| S3Error::Failed(format!("its switches: {e}")))?;
     }
-    Ok(Text::new(&bytes, switches))
+    Ok(Text::new(&bytes, switches.part(from, 0)))
 }
 
 async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Error> {

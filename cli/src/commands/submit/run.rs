@@ -10,8 +10,7 @@ use crate::changes::cancel;
 use crate::changes::operate::retention;
 use crate::commands::output::follow::{Follower, Verbosity, end_of, last_allocs};
 use crate::commands::output::output_printer::Route;
-use crate::commands::output::output_reader::Until;
-use crate::commands::output::output_stream::{OutputStream, POLL, tail};
+use crate::commands::output::output_stream::{OutputStream, POLL, Until, tail};
 use crate::commands::submit::{self, JobOptions};
 use crate::console::{Cluster, Context, Outcome, UsageError, bounded, is_yes, show};
 use crate::view::find::short;
@@ -123,7 +122,6 @@ pub(in crate::commands) async fn run_with(
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {
-            stream.close(context.now()).await;
             return Ok(Outcome::Code(INTERRUPTED));
         }
         // The reader of the output has closed the pipe. The job goes on.
@@ -139,7 +137,7 @@ pub(in crate::commands) async fn run_with(
     while has_one_member && !rest_is_printed(context, &mut stream, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
         if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
-            stream.leave(context.now()).await;
+            stream.leave();
             break;
         }
     }

@@ -1,7 +1,7 @@
 //! What `fetch` gets: partial outputs of a try that was lost with its node, and arrays. An array by its name is whole, or one of its
 //! jobs by its number, and never one in silence.
 
-use super::stored::FakeS3;
+use super::output_store::FakeS3;
 use super::*;
 use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE};
 use model::{AfterEnd, EndCause, JobSpec, Needs, StoredOutput, Work};

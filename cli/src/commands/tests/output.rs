@@ -1,97 +1,72 @@
-//! `logs`, and the output of `run`: from a node, from the row of the alloc, or missing.
+//! `logs`, and the output of `run`: from S3, from the row of the alloc, or missing.
 
+use super::output_store::{FakeS3, KEY};
 use super::*;
 use crate::commands::output::output_stream::MISSING;
 use crate::commands::submit::run::run_with;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use model::elements::{Pack, Told};
 use model::ids::AllocId;
-use model::output::{Piece, Switches, Then};
+use model::output::Switches;
+use model::stored::{END, MORE};
 use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{JobSet, Life, Work};
-use std::collections::BTreeSet;
+use model::{JobSet, Work};
 use std::io::Write;
 use tokio::sync::mpsc::unbounded_channel;
 
-/// The node of slot 0, which sends its output to each reader.
+/// The node of slot 0. It stores its output while somebody follows it, and when its alloc has ended.
 pub(super) struct FakeNode {
     store: Store,
+    s3: FakeS3,
     output: Mutex<String>,
     ended: Mutex<bool>,
-    /// The byte from which on the node has the output; `None`: it has nothing.
-    has: Option<usize>,
-    /// The most bytes in a piece.
+    /// How many bytes it stores at a time.
     most: usize,
     /// The bytes at which the stream changes.
     switches: Switches,
 }
 
 impl FakeNode {
-    pub(super) fn new(world: &World, output: &str) -> Self {
+    pub(super) fn new(world: &World, s3: &FakeS3, output: &str) -> Self {
         let (output, ended) = (Mutex::new(output.to_owned()), Mutex::new(false));
-        Self { store: world.store().clone(), output, ended, has: Some(0), most: 50_000, switches: Switches::default() }
-    }
-
-    /// A node whose alloc has ended.
-    pub(super) fn ended(world: &World, output: &str) -> Self {
-        let node = Self::new(world, output);
-        *node.ended.lock().unwrap() = true;
-        node
+        let (store, s3) = (world.store().clone(), s3.clone());
+        Self { store, s3, output, ended, most: 50_000, switches: Switches::default() }
     }
 
     fn prints(&self, more: &str) {
         self.output.lock().unwrap().push_str(more);
     }
 
-    /// Sends pieces to each reader while `what` runs.
+    /// Works as a node does while `what` runs.
     pub(super) async fn answering<T>(&self, what: impl Future<Output = T>) -> T {
         tokio::select! {
             said = what => said,
-            never = self.send() => never,
+            never = self.work() => never,
         }
     }
 
-    async fn send<T>(&self) -> T {
-        let mut sent: BTreeMap<String, (u64, usize)> = BTreeMap::new();
-        let mut over = BTreeSet::new();
+    async fn work<T>(&self) -> T {
+        let (mut stored, mut is_stored, mut has_beaten) = (0, false, false);
         loop {
             tokio::task::yield_now().await;
             let record = self.store.node(fixtures::slot(0)).await.unwrap();
-            let follows = record.as_ref().and_then(NodeRecord::life).map(|life: &Life| life.follows.clone());
-            for follow in
-                follows.unwrap_or_default().iter().filter(|f| !over.contains(&f.follow_id)).collect::<Vec<_>>()
-            {
-                let (output, ended) = (self.output.lock().unwrap().clone().into_bytes(), *self.ended.lock().unwrap());
-                let last = |bytes: u64| output.len().saturating_sub(usize::try_from(bytes).unwrap());
-                let start = follow.last_bytes.map_or(0, last).max(self.has.unwrap_or(0));
-                let (no, from) = *sent.entry(follow.follow_id.clone()).or_insert((0, start));
-                let to = output.len().min(from + self.most);
-                let then = match (self.has, ended && to == output.len()) {
-                    (None, _) => Then::Missing,
-                    (Some(_), true) => Then::End,
-                    (Some(_), false) => Then::More,
-                };
-                let data = if self.has.is_some() { &output[from..to] } else { &[] };
-                if no > 0 && data.is_empty() && then == Then::More {
-                    continue;
+            let is_followed = record.as_ref().and_then(NodeRecord::life).is_some_and(|life| !life.follows.is_empty());
+            let (output, ended) = (self.output.lock().unwrap().clone(), *self.ended.lock().unwrap());
+            if is_stored || !(ended || is_followed) {
+                continue;
+            }
+            stored = output.len().min(stored + self.most);
+            is_stored = ended && stored == output.len();
+            if !self.switches.is_empty() {
+                self.s3.put_switches(&serde_json::to_string(&self.switches).unwrap());
+            }
+            self.s3.put(KEY, &output.as_bytes()[..stored], if is_stored { END } else { MORE });
+            if let (Some(before), false, true) = (record, has_beaten, stored == output.len()) {
+                let mut after = before.clone();
+                if let model::NodeState::InUse(node) = &mut after.state {
+                    node.contact.last_ping_at = node.contact.last_ping_at + Span::from_s(1);
                 }
-                let piece = Piece {
-                    follow_id: follow.follow_id.clone(),
-                    no,
-                    offset: from as u64,
-                    data: BASE64_STANDARD.encode(data),
-                    switches: self.switches.part(from as u64, 0),
-                    bytes: data.len() as u64,
-                    size: output.len() as u64,
-                    then,
-                    expires_at: 1,
-                };
-                self.store.put_piece(&piece).await.unwrap();
-                sent.insert(follow.follow_id.clone(), (no + 1, to));
-                if then != Then::More {
-                    over.insert(follow.follow_id.clone());
-                }
+                // A follower may write the record at the same time.
+                has_beaten = self.store.write(Some(&before), &after, Vec::new()).await.is_ok();
             }
         }
     }
@@ -173,29 +148,23 @@ pub(super) async fn ended(output: &str) -> (World, Alloc) {
     (world, alloc)
 }
 
-pub(super) async fn readers(world: &World) -> usize {
-    world.store().node(fixtures::slot(0)).await.unwrap().unwrap().life().unwrap().follows.len()
+/// A world with a job on slot 0 whose output its node stores in S3.
+async fn running() -> (World, FakeS3, Job, Alloc) {
+    let (mut world, s3) = (World::with_policy().await, FakeS3::default());
+    world.cluster.outputs = s3.serve().await;
+    world.tick = Span::from_s(1);
+    let (job, alloc) = world.put_running(1).await;
+    let stored = stored_in_s3(&alloc);
+    let alloc = world.store().write(Some(&alloc), &stored, Vec::new()).await.unwrap();
+    (world, s3, job, alloc)
+}
+
+pub(super) fn stored_in_s3(alloc: &Alloc) -> Alloc {
+    Alloc { output_s3: Some(format!("s3://logs/{KEY}").parse().unwrap()), ..alloc.clone() }
 }
 
 pub(super) fn long() -> String {
     (0..20_000).map(|n| format!("line {n}\n")).collect()
-}
-
-#[tokio::test]
-async fn the_whole_output_of_an_ended_job_comes_from_its_node() {
-    let (world, alloc) = ended(&long()).await;
-    let node = FakeNode::ended(&world, &long());
-    let said = node.answering(world.run(&["logs", &id(1)])).await;
-    assert!(said.out == long(), "{} bytes, {}", said.out.len(), said.err);
-    assert_eq!((said.err.lines().count(), readers(&world).await), (1, 0), "{}", said.err);
-    let alloc_id = alloc.id().to_string();
-    let last = node.answering(world.run(&["logs", &alloc_id, "--tail", "2"])).await;
-    assert_eq!(last.out, "line 19998\nline 19999\n");
-    // More lines than one piece has.
-    let last = node.answering(world.run(&["logs", &alloc_id, "-n", "15000"])).await;
-    assert!(long().ends_with(&last.out) && last.out.starts_with("line 5000\n"), "{}", last.out.len());
-    let followed = node.answering(world.run(&["logs", "-f", &id(1)])).await;
-    assert!(followed.out == long() && followed.err.ends_with(" complete\n"), "{}", followed.err);
 }
 
 #[tokio::test]
@@ -206,26 +175,29 @@ async fn a_short_output_stands_in_the_row_and_needs_no_node() {
     // A row is not taken as whole if its text had to be replaced in part, or if its end was cut for a report of many allocs.
     for cut in ["a\u{fffd}b", "…end\n"] {
         let (world, _) = ended(cut).await;
-        let said = FakeNode::ended(&world, "the whole\n").answering(world.run(&["logs", &id(1)])).await;
-        assert_eq!(said.out, "the whole\n");
+        let said = world.run(&["logs", &id(1)]).await;
+        assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), cut));
     }
 }
 
 #[tokio::test]
 async fn a_running_job_shows_what_there_is_now() {
-    let world = World::with_policy().await;
-    world.put_running(1).await;
-    let said = FakeNode::new(&world, &long()).answering(world.run(&["logs", &id(1)])).await;
+    let (world, s3, ..) = running().await;
+    let said = FakeNode::new(&world, &s3, &long()).answering(world.run(&["logs", &id(1)])).await;
     assert!(said.out == long() && said.result.unwrap() == Outcome::Done, "{}", said.err);
-    let said = FakeNode::new(&world, "").answering(world.run(&["logs", &id(1)])).await;
-    assert_eq!((said.out.as_str(), readers(&world).await), ("", 0), "it has printed nothing: {}", said.err);
+    let (world, s3, ..) = running().await;
+    let node = FakeNode::new(&world, &s3, &long());
+    let last = node.answering(world.run(&["logs", &id(1), "--tail", "2"])).await;
+    assert_eq!(last.out, "line 19998\nline 19999\n", "{}", last.err);
+    let (world, s3, ..) = running().await;
+    let said = FakeNode::new(&world, &s3, "").answering(world.run(&["logs", &id(1)])).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, ""), "it has printed nothing: {}", said.err);
 }
 
 #[tokio::test]
 async fn a_follower_gets_lines_as_they_come_and_all_of_them() {
-    let world = World::with_policy().await;
-    let (job, alloc) = world.put_running(1).await;
-    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let (world, s3, job, alloc) = running().await;
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, &s3, "one\n"));
     let happens = async {
         out.until("one\n", &world).await;
         node.prints(&long());
@@ -236,15 +208,14 @@ async fn a_follower_gets_lines_as_they_come_and_all_of_them() {
     };
     let line = ["logs", "--follow", &id(1)];
     let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
-    assert_eq!((result.unwrap(), readers(&world).await), (Outcome::Done, 0));
+    assert_eq!(result.unwrap(), Outcome::Done, "{}", err.text());
     assert!(out.text() == format!("one\n{}end\n", long()), "{}", err.text());
     assert!(err.text().ends_with(" complete\n"), "{}", err.text());
 }
 
 #[tokio::test]
-async fn a_reader_whose_clock_is_slow_is_still_a_reader_for_the_functions() {
-    let world = World::with_policy().await;
-    let (job, alloc) = world.put_running(1).await;
+async fn the_follow_of_somebody_whose_clock_is_slow_counts_for_the_functions() {
+    let (world, _, job, alloc) = running().await;
     let before = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
     let mut after = before.clone();
     let heard_at = at(1000 + 600);
@@ -252,23 +223,26 @@ async fn a_reader_whose_clock_is_slow_is_still_a_reader_for_the_functions() {
         (node.contact.last_ping_at, node.contact.lease_expires_at) = (heard_at, heard_at + Span::from_s(90));
     }
     world.store().write(Some(&before), &after, Vec::new()).await.unwrap();
-    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+    let (out, err) = (Printed::default(), Printed::default());
     let happens = async {
-        out.until("one\n", &world).await;
-        let record = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
-        assert!(record.life().unwrap().is_read(heard_at));
+        let until_at = loop {
+            let record = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
+            if let Some(until_at) = record.life().unwrap().follows.get(&alloc.id()) {
+                break *until_at;
+            }
+        };
+        assert!(until_at > heard_at);
         end(&world, &job, &alloc, "one\n").await;
     };
     let line = ["logs", "-f", &id(1)];
-    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
+    let (result, ()) = tokio::join!(print(&world, &line, &out, &err), happens);
     assert_eq!(result.unwrap(), Outcome::Done, "{}", err.text());
 }
 
 #[tokio::test]
-async fn the_row_completes_a_short_output_whose_node_says_no_more() {
-    let world = World::with_policy().await;
-    let (job, alloc) = world.put_running(1).await;
-    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
+async fn the_row_completes_a_short_output_whose_node_stores_no_more() {
+    let (world, s3, job, alloc) = running().await;
+    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, &s3, "one\n"));
     let happens = async {
         out.until("one\n", &world).await;
         end(&world, &job, &alloc, "one\ntwo\n").await;
@@ -278,108 +252,89 @@ async fn the_row_completes_a_short_output_whose_node_says_no_more() {
     assert_eq!((result.unwrap(), out.text().as_str()), (Outcome::Done, "one\ntwo\n"), "{}", err.text());
 }
 
+/// Waits until the reader has asked S3 this often.
+async fn polls(s3: &FakeS3, many: usize) {
+    let mut asked = 0;
+    while asked < many {
+        tokio::task::yield_now().await;
+        asked += s3.asked().iter().filter(|call| call.starts_with("HEAD")).count();
+    }
+}
+
+/// The command printed nothing for long before its end, and its node stores the rest a moment after that.
 #[tokio::test]
-async fn without_its_node_the_end_of_the_output_is_printed_and_a_note() {
-    let tail = tail_of(&long());
-    // The node is gone.
-    let world = World::with_policy().await;
-    let (job, node) = (world.put_job(1).await, fixtures::ready(0));
-    let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(100)).unwrap();
-    let placed = job.with_placed(&[alloc.id()]).unwrap();
-    let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
-    let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
-    end(&world, &placed, &alloc, &long()).await;
+async fn the_rest_of_an_ended_alloc_is_waited_for() {
+    let (mut world, s3, job, alloc) = running().await;
+    world.tick = Span::from_s(4);
+    s3.put(KEY, &long().as_bytes()[..30_000], MORE);
+    let (out, err) = (Printed::default(), Printed::default());
+    let happens = async {
+        out.until("line 2000\n", &world).await;
+        polls(&s3, 6).await;
+        end(&world, &job, &alloc, &long()).await;
+        polls(&s3, 4).await;
+        s3.put(KEY, long().as_bytes(), END);
+    };
+    let line = ["logs", "-f", &id(1)];
+    let (result, ()) = tokio::join!(print(&world, &line, &out, &err), happens);
+    assert!(out.text() == long() && result.unwrap() == Outcome::Done, "{}", err.text());
+}
+
+#[tokio::test]
+async fn without_a_place_in_s3_the_end_of_the_output_is_printed_and_a_note() {
+    let (world, _) = ended(&long()).await;
     let said = world.run(&["logs", &id(1)]).await;
-    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), tail.as_str()));
-    assert!(
-        said.err.contains(" is no more\n") && said.err.contains("the last 8192 bytes of the output"),
-        "{}",
-        said.err
-    );
+    assert_eq!((said.result.unwrap(), said.out), (Outcome::Code(MISSING), tail_of(&long())));
+    for text in ["is missing: the policy named no place in S3", "the last 8192 bytes of the output"] {
+        assert!(said.err.contains(text), "{}", said.err);
+    }
     // The row has all of the last lines.
     let said = world.run(&["logs", &id(1), "--tail", "2"]).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Done, "line 19998\nline 19999\n"));
-    // A reader that follows the output never gets only its end.
+    // Somebody who follows the output never gets only its end.
     let said = world.run(&["logs", "--follow", &id(1)]).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), ""));
     assert!(said.err.contains("prints the last 8192 bytes of it"), "{}", said.err);
-    // The node has no output any more, or only the end of it.
-    let (world, _) = ended(&long()).await;
-    let node = FakeNode { has: None, ..FakeNode::ended(&world, &long()) };
-    let said = node.answering(world.run(&["logs", &id(1)])).await;
-    assert!(said.out == tail && said.err.contains("its node does not have it"), "{}", said.err);
-    let node = FakeNode { has: Some(100_000), ..FakeNode::ended(&world, &long()) };
-    let said = node.answering(world.run(&["logs", &id(1)])).await;
-    assert!(said.out == tail && said.err.contains("its node sends it from byte 100000 on"), "{}", said.err);
-    assert_eq!(said.result.unwrap(), Outcome::Code(MISSING));
 }
 
 #[tokio::test]
 async fn a_node_that_does_not_answer_is_not_waited_for_long() {
-    let (mut world, _) = ended(&long()).await;
-    world.tick = Span::from_s(60);
-    let said = world.run(&["logs", &id(1)]).await;
-    assert!(said.out == tail_of(&long()) && said.err.contains(" does not answer\n"), "{}", said.err);
-    assert_eq!(readers(&world).await, 0);
-    // A running job: without `--follow`, its node is not waited for either.
-    let mut world = World::with_policy().await;
-    world.put_running(1).await;
+    let (mut world, s3, ..) = running().await;
     world.tick = Span::from_s(60);
     let said = world.run(&["logs", &id(1)]).await;
     assert!(said.out.is_empty() && said.err.contains("reports the end when it has ended"), "{}", said.err);
+    // What it stored before is printed.
+    s3.put(KEY, b"one\n", MORE);
+    let said = world.run(&["logs", &id(1)]).await;
+    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), "one\n"));
+    assert!(
+        said.err.contains("after byte 4 is missing: node ") && said.err.contains(" does not answer"),
+        "{}",
+        said.err
+    );
 }
 
 #[tokio::test]
 async fn somebody_who_may_only_read_gets_the_end_of_the_output_and_a_note() {
-    let (mut world, _) = ended(&long()).await;
+    let (mut world, s3, job, alloc) = running().await;
+    s3.0.lock().unwrap().denies = true;
     let owner = world.clone();
     world.cluster.store = Watched::denying(world.cluster.dynamo.clone(), Table::Nodes);
     let said = world.run(&["logs", &id(1)]).await;
-    assert_eq!((said.result.unwrap(), said.out.as_str()), (Outcome::Code(MISSING), tail_of(&long()).as_str()));
-    assert!(said.err.contains("your permissions do not allow it"), "{}", said.err);
-    assert_eq!(readers(&owner).await, 0);
-
-    let mut world = World::with_policy().await;
-    let (job, alloc) = world.put_running(1).await;
-    let owner = world.clone();
-    world.cluster.store = Watched::denying(world.cluster.dynamo.clone(), Table::Nodes);
+    assert!(said.err.contains("is not stored as it comes: your permissions do not allow it"), "{}", said.err);
+    assert!(said.err.contains("reports the end when it has ended"), "{}", said.err);
     let (out, err) = (Printed::default(), Printed::default());
     let happens = async {
-        err.until("is not printed as it comes: your permissions do not allow it", &owner).await;
+        err.until("is not stored as it comes: your permissions do not allow it", &owner).await;
         end(&owner, &job, &alloc, &long()).await;
     };
     let line = ["logs", "-f", &id(1)];
     let (result, ()) = tokio::join!(print(&world, &line, &out, &err), happens);
     assert_eq!((result.unwrap(), out.text()), (Outcome::Code(MISSING), String::new()));
     assert!(err.text().contains("prints the last 8192 bytes of it"), "{}", err.text());
-}
-
-#[tokio::test]
-async fn a_run_prints_lines_as_they_come_and_ends_as_its_command() {
-    let world = World::with_policy().await;
-    let record = world.put_node(&fixtures::ready(0)).await;
-    let (out, err, node) = (Printed::default(), Printed::default(), FakeNode::new(&world, "one\n"));
-    let happens = async {
-        let job = loop {
-            if let Some(job) = world.store().jobs().await.unwrap().pop() {
-                break job;
-            }
-        };
-        let alloc_id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
-        let alloc = Alloc::place(alloc_id, &job, &record, at(1000)).unwrap();
-        let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
-        let placed = job.with_placed(&[alloc.id()]).unwrap();
-        let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
-        out.until("one\n", &world).await;
-        node.prints(&long());
-        *node.ended.lock().unwrap() = true;
-        end(&world, &placed, &alloc, &long()).await;
-    };
-    let line = ["run", "--quiet", "--", "work"];
-    let (result, ()) = node.answering(async { tokio::join!(print(&world, &line, &out, &err), happens) }).await;
-    assert_eq!((result.unwrap(), err.text().as_str()), (Outcome::Done, ""));
-    assert!(out.text() == format!("one\n{}", long()), "{}", out.text().len());
-    assert_eq!(readers(&world).await, 0);
+    let said = world.run(&["logs", &id(1)]).await;
+    assert_eq!((said.result.unwrap(), said.out), (Outcome::Code(MISSING), tail_of(&long())));
+    assert!(said.err.contains("your permissions do not allow it (s3:GetObject"), "{}", said.err);
 }
 
 /// A run whose alloc is placed on the node, and ends as `ends` does: its exit code and what it printed on both streams.
@@ -388,7 +343,6 @@ async fn run_of(
     world: &World,
     ends: impl AsyncFnOnce(&Job, &Alloc, &Printed),
 ) -> (u8, String, String) {
-    let record = world.put_node(&fixtures::ready(0)).await;
     let (out, err) = (Printed::default(), Printed::default());
     let happens = async {
         let job = loop {
@@ -397,7 +351,8 @@ async fn run_of(
             }
         };
         let alloc_id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
-        let alloc = Alloc::place(alloc_id, &job, &record, at(1000)).unwrap();
+        let record = world.put_node(&fixtures::ready(0).with_alloc(alloc_id, at(1000)).unwrap()).await;
+        let alloc = stored_in_s3(&Alloc::place(alloc_id, &job, &record, at(1000)).unwrap());
         let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
         let placed = job.with_placed(&[alloc.id()]).unwrap();
         let placed = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
@@ -412,12 +367,34 @@ async fn run_of(
     (code, out.text(), err.text())
 }
 
+/// A world without a node, and S3.
+async fn with_s3(tick: Span) -> (World, FakeS3) {
+    let (world, s3) = (World::with_policy().await, FakeS3::default());
+    let outputs = s3.serve().await;
+    let cluster = Cluster { outputs, ..world.cluster.clone() };
+    (World { cluster, tick, ..world }, s3)
+}
+
+#[tokio::test]
+async fn a_run_prints_lines_as_they_come_and_ends_as_its_command() {
+    let (world, s3) = with_s3(Span::from_s(1)).await;
+    let node = FakeNode::new(&world, &s3, "one\n");
+    let (code, out, err) = run_of(&node, &world, async |job, alloc, out| {
+        out.until("one\n", &world).await;
+        node.prints(&long());
+        *node.ended.lock().unwrap() = true;
+        end(&world, job, alloc, &long()).await;
+    })
+    .await;
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out == format!("one\n{}", long()), "{}", out.len());
+}
+
 #[tokio::test]
 async fn a_run_whose_output_breaks_off_prints_nothing_behind_the_gap_and_has_a_code_of_its_own() {
-    let mut world = World::with_policy().await;
-    world.tick = Span::from_s(4);
-    // The node sends only this part, and the row has only the end.
-    let node = FakeNode::new(&world, &long()[..30_000]);
+    let (world, s3) = with_s3(Span::from_s(4)).await;
+    // The node stores only this part, and the row has only the end.
+    let node = FakeNode::new(&world, &s3, &long()[..30_000]);
     let (code, out, err) = run_of(&node, &world, async |job, alloc, out| {
         out.until("line 2000\n", &world).await;
         end(&world, job, alloc, &long()).await;
@@ -430,14 +407,16 @@ async fn a_run_whose_output_breaks_off_prints_nothing_behind_the_gap_and_has_a_c
 
 #[tokio::test]
 async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
-    let world = World::with_policy().await;
+    let (world, s3) = with_s3(Span::from_s(1)).await;
     let text = "out 1\nerr 1\nerr 2\nout 2\n";
     let switches = Switches::new(vec![6, 18]);
-    // The output is longer than the row has, and pieces end within each stream.
+    // The output is longer than the row has, and what is stored at first ends within a stream.
     let rest = "more\n".repeat(1800);
     let all = text.to_owned() + &rest;
-    let node = FakeNode { switches: switches.clone(), most: 10, ..FakeNode::new(&world, &all) };
-    let (code, out, err) = run_of(&node, &world, async |job, alloc, _| {
+    let node = FakeNode { switches: switches.clone(), ..FakeNode::new(&world, &s3, &all[..14]) };
+    let (code, out, err) = run_of(&node, &world, async |job, alloc, out| {
+        out.until("out 1\n", &world).await;
+        node.prints(&all[14..]);
         *node.ended.lock().unwrap() = true;
         end(&world, job, alloc, &all).await;
     })

@@ -47,7 +47,7 @@ fn who(command: &Command) -> Option<&'static str> {
     }
 }
 
-/// The calls without which `logs` still prints the end: it asks the node for the whole output, or reads the stored one.
+/// The calls without which `logs` still prints the end: it makes the node store what there is, and reads what is stored.
 const OF_LOGS: [&str; 2] = ["dynamodb:UpdateItem nodes", "s3:GetObject"];
 
 /// The calls for EC2's offers, which an operator needs. The trait `Cloud` has none of them, so [`NotingCloud`] does not see them.
@@ -125,7 +125,7 @@ impl Cloud for NotingCloud {
 }
 
 /// Stores a lost job with a stored output. Returns its id.
-async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
+async fn put_stored(world: &World, s3: &output_store::FakeS3) -> String {
     let job = world.put_job(3).await;
     let work = Work { outputs: vec![KEPT.parse().unwrap()], ..job.work.clone() };
     let job = world.store().write(Some(&job), &Job { work, ..job.clone() }, Vec::new()).await.unwrap();
@@ -145,13 +145,14 @@ async fn put_stored(world: &World, s3: &stored::FakeS3) -> String {
 async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
+    let alloc = world.store().write(Some(&alloc), &output::stored_in_s3(&alloc), Vec::new()).await.unwrap();
     // A live alloc whose handle has no row.
     let node = world.store().node(alloc.summary.node_id.slot()).await.unwrap().unwrap();
     let unlisted = fixtures::alloc_id(9);
     let with_unlisted = node.with_alloc(unlisted, at(100)).unwrap();
     world.store().write(Some(&node), &with_unlisted, Vec::new()).await.unwrap();
     let unlisted = unlisted.to_string();
-    let (queued, s3) = (world.put_job(2).await, stored::FakeS3::default());
+    let (queued, s3) = (world.put_job(2).await, output_store::FakeS3::default());
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
     world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +209,8 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         watched.cluster.store = noting(world.cluster.dynamo.clone(), Arc::clone(&calls));
         watched.cluster.outputs = outputs.clone();
         watched.cluster.cloud = Arc::new(NotingCloud(Arc::clone(&calls), FixedOffers::default()));
-        let node = output::FakeNode::new(&world, "printed\n");
+        watched.tick = Span::from_s(if line[0] == "logs" { 1 } else { 0 });
+        let node = output::FakeNode::new(&world, &s3, "printed\n");
         let said = node.answering(watched.run(line)).await;
         assert!(said.result.is_ok(), "{line:?}: {said:?}");
         let who = who(&parse(line).unwrap()).unwrap();

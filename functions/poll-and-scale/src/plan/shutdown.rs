@@ -2,7 +2,7 @@
 //!
 //! | node | may be shut down |
 //! | --- | --- |
-//! | has live allocs, or is not silent and its agent says busy or somebody reads an output there | never, except at a drain's deadline |
+//! | has live allocs, or is not silent and its agent says busy | never, except at a drain's deadline |
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
@@ -95,13 +95,12 @@ fn surplus(view: &View<'_>, needs: &QueueNeeds) -> NodeSet {
     idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
 }
 
-/// Whether the node has no live alloc, its agent does not say busy, and nobody reads an output there. A reader who is gone
-/// counts until the follow is over. The agent's busy flag and readers no longer count once the node is disconnected or down
-/// and its lease has expired. While a brake holds, the status stays as it was, so they still count.
+/// Whether the node has no live alloc, and its agent does not say busy. The agent's busy flag no longer counts once the node is
+/// disconnected or down and its lease has expired. While a brake holds, the status stays as it was, so the flag still counts.
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
-    life.allocs.is_empty() && !record.contact().is_some_and(|c| (c.busy || life.is_read(now)) && !silent(c))
+    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,8 +168,7 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, reason);
     } else if !idle {
         count_idle(plan, life, contact, Idleness::Needed);
-        let is_read = life.is_read(view.now).then_some(Reason::OutputIsRead {});
-        return if contact.busy { Some(Reason::AgentSaysBusy {}) } else { is_read };
+        return contact.busy.then_some(Reason::AgentSaysBusy {});
     } else if contact.status == NodeStatus::Down {
         return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {

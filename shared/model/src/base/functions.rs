@@ -37,8 +37,8 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
 pub const HEARTBEAT_INGEST: Function = Function {
     name: "heartbeat-ingest",
     period: None,
-    routes: &["heartbeat", "allocs", "output", "binding"],
-    purpose: "takes the nodes' heartbeats and then their alloc reports, and the output that somebody reads",
+    routes: &["heartbeat", "allocs", "binding"],
+    purpose: "takes the nodes' heartbeats and then their alloc reports",
 };
 
 pub const SWEEP_DISPATCH: Function = Function {

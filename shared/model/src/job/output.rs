@@ -1,86 +1,11 @@
-//! The output of an alloc on its way from the node to a reader: the follow of the reader, and the pieces that the node sends.
-//!
-//! A reader writes a [`Follow`] on the record of the node. The answer to the node's next heartbeat carries it, and the agent
-//! then sends the output in pieces, which the reader finds in the table `output`.
-//!
-//! Guarantees: a follow ends by itself if its reader does not renew it; the pieces of a follow have consecutive numbers
-//! without a gap, and each begins where the one before ends.
-//! Standard output and standard error are one sequence of bytes, in the order in which they came, and [`Switches`] say which
-//! byte is of which.
-//! Does not: keep output for long. A piece is deleted about an hour after it was written.
+//! The output of an alloc: standard output and standard error as one sequence of bytes, in the order in which they came.
+//! [`Switches`] say which byte is of which.
 
-use crate::ids::AllocId;
-use crate::time::{Span, Time};
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of output in one piece. A row of DynamoDB takes 400 KB, and the bytes are in base64 there.
-pub const MAX_PIECE_BYTES: usize = 256 * 1024;
-
-/// The most follows of one node at a time. They are on its record, which every heartbeat writes.
-pub const MAX_FOLLOWS: usize = 8;
-
-/// The longest id of a follow, in bytes.
-pub const MAX_FOLLOW_ID_BYTES: usize = 64;
-
-/// How long a follow lasts unless its reader renews it.
+/// How long a node stores the output of an alloc as it comes, unless a follower asks for it again.
 pub const FOLLOW_LASTS: Span = Span::from_s(90);
-
-/// The most switches between standard output and standard error in one piece. They are in the same row.
-pub const MAX_PIECE_SWITCHES: usize = 2_000;
-
-/// How long a piece is kept.
-pub const PIECE_KEPT: Span = Span::from_s(3600);
-
-/// Somebody reads the output of an alloc. It is on the record of the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Follow {
-    /// A new id for each reader: readers do not share pieces.
-    pub follow_id: String,
-    /// The alloc whose output is read.
-    pub alloc_id: AllocId,
-    /// The reader wants only the last so many bytes of the output that there is when the follow begins; `None`: all that the node
-    /// has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_bytes: Option<u64>,
-    /// The node sends pieces until this time.
-    pub until_at: Time,
-}
-
-/// A row of the table `output`: one piece of the output of an alloc.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// The follow that the piece is for.
-    pub follow_id: String,
-    /// The number of the piece, from 0 on.
-    pub no: u64,
-    /// Where the piece begins in the output, in bytes.
-    pub offset: u64,
-    /// The bytes of the piece in base64, at most [`MAX_PIECE_BYTES`] of them.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub data: String,
-    /// Which bytes are standard error.
-    #[serde(default, skip_serializing_if = "Switches::is_empty")]
-    pub switches: Switches,
-    /// How many bytes the piece has.
-    pub bytes: u64,
-    /// How many bytes the output had when the piece was read.
-    pub size: u64,
-    pub then: Then,
-    /// Epoch **seconds**: DynamoDB deletes the row some time after.
-    pub expires_at: i64,
-}
-
-/// What comes after a piece of output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Then {
-    /// More may come.
-    More,
-    /// Nothing: the alloc has ended, and this is the end of its output.
-    End,
-    /// Nothing: the node does not have this output, or not any more.
-    Missing,
-}
 
 /// Where a command prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,13 +65,6 @@ impl Switches {
             part.note(at.saturating_sub(from).saturating_add(before), Stream::after(n.saturating_add(1)));
         }
         part
-    }
-
-    /// Keeps at most `most` switches. Returns where the text must be cut for that; `None` if nowhere.
-    pub fn limit(&mut self, most: usize) -> Option<u64> {
-        let end = self.0.get(most).copied();
-        self.0.truncate(most);
-        end
     }
 
     /// The first byte from which on the text has at most `most` switches.

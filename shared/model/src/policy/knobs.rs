@@ -183,7 +183,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "jobs.roles", Kind::Roles, "[]":
         "the ARNs of the roles that jobs may take in AWS (submit --role NAME); each must carry the tag nodekeeper:cluster with the name of the cluster, and let grant-credentials assume it";
     "output.s3", Kind::S3Prefix, "null":
-        "where nodes store the whole output of each alloc, in pieces while it runs; not set: nowhere; the nodes' role must allow it (the parameter OutputS3 of the stack)";
+        "where nodes store the whole output of each alloc while it runs, and the files of jobs: the output OutputS3 of the stack; not set: nowhere";
     "watchdog.multiplier", Kind::Number(1.0, 1000.0), "5":
         "a function is overdue after this many of its periods without a success";
     "watchdog.reserve_ms", Kind::Whole(0, 30_000), "5000":

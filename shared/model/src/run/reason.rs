@@ -172,7 +172,6 @@ reasons! {
     IdleNotLongEnough "idle_not_long_enough" { left: Span } = "idle, and idle.timeout_s is over in {left}";
     WindowClosed "window_closed" { opens: Span } = "its shutdown window opens in {opens}";
     AgentSaysBusy "agent_says_busy" {} = "its agent says that it is busy";
-    OutputIsRead "output_is_read" {} = "somebody reads the output of a job there";
     AgentRefuses "agent_refuses" { why: String } = "it takes no work: {why}";
     Awaited "awaited" { what: String } = "it boots: {what}";
     NotReportedYet "not_reported_yet" {} = "it has not reported yet what runs on it";

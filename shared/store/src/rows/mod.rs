@@ -26,7 +26,6 @@ use model::control::CatalogueRow;
 use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::output::Piece;
 use model::time::Time;
 use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
@@ -120,7 +119,7 @@ pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {
 macro_rules! readable {
     ($($t:ty),*) => { $(impl Readable for $t {})* };
 }
-readable!(Value, NodeRecord, JobSummary, AllocSummary, Handle, Event, Piece);
+readable!(Value, NodeRecord, JobSummary, AllocSummary, Handle, Event);
 readable!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
 impl Readable for Job {
@@ -335,10 +334,6 @@ pub fn alloc_key(alloc: AllocId) -> Key {
 
 pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
-}
-
-pub(crate) fn piece_key(follow_id: &str, no: u64) -> Key {
-    Key { table: Table::Output, hash: s(follow_id), range: Some(n(no)) }
 }
 
 /// Notes that an event was told. The write is a conflict for as long as the event must not be told again.

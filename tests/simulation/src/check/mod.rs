@@ -405,7 +405,6 @@ impl Check {
                     self.sets(model);
                 }
                 Table::Events => after.into_iter().for_each(|event| self.told(caller, event)),
-                Table::Output => {}
             }
         }
         self.needs_events(caller, changes);
@@ -429,7 +428,6 @@ impl Check {
                 Table::Nodes => &["version", "node_id"],
                 Table::Jobs | Table::Allocs | Table::Control => &["version"],
                 Table::Handles => &["seq"],
-                Table::Output => &["no"],
                 Table::Events => continue,
             };
             let hash = write.key.table.definition().key.hash.name;
@@ -493,7 +491,7 @@ impl Check {
                     Some("brake#handles" | "release#handles") => brakes::only_its_own_part(*node, change),
                     _ => false,
                 },
-                Table::Events | Table::Output => true,
+                Table::Events => true,
             });
             if !right {
                 let what = format!("{} changed {:?} {:?}", caller.name(), change.table, change.after);

@@ -66,7 +66,6 @@ impl Check {
             Table::Handles => "a handle could not be read",
             Table::Control => "an entry of control could not be read",
             Table::Events => "an event could not be read",
-            Table::Output => "a piece of output could not be read",
         });
         if matches!(key.table, Table::Handles | Table::Allocs) {
             lock(&self.seen).once_spoiled.push(key.clone());

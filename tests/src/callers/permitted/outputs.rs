@@ -25,6 +25,7 @@ async fn nodes_store_the_outputs_of_their_cluster_and_people_read_them() {
     for person in [&submitter, &operator] {
         assert_eq!(person.head(&output).await, Ok(head.clone()));
         assert!(person.get(&output, PIECE_BYTES).await.unwrap() == (head.clone(), bytes.clone()));
+        assert!(person.get_from(&output, 3, PIECE_BYTES).await.unwrap().1 == bytes[3..]);
         assert!(matches!(person.get(&output, 10).await, Err(S3Error::Refused(_))), "it is larger than that");
     }
     let empty = place("s3://demo-logs/nodes/demo/01JD0000000000000000000000/1-0").piece(0);

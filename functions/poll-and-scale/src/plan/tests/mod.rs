@@ -23,7 +23,6 @@ use model::cloud::InstanceState;
 use model::fixtures::{self, at};
 use model::ids::NodeId;
 use model::node::Idleness;
-use model::output::Follow;
 use model::policy::{Policy, example_json};
 use model::time::Time;
 use model::wire::ServiceReach;
@@ -196,25 +195,6 @@ fn d29_a_busy_node_is_never_shut_down() {
         }
     }
     assert_eq!(given.count(at(5000), "shut_down"), 0);
-}
-
-#[test]
-fn a_node_stays_while_somebody_reads_an_output_there_and_not_longer() {
-    let read = |until_at: Time, intent: Intent, by: Option<Time>| {
-        let alloc_id = fixtures::alloc_id(1);
-        let follow = Follow { follow_id: "f".into(), alloc_id, last_bytes: None, until_at };
-        let mut record = idle_long(0).with_follow(&follow, at(800)).unwrap();
-        if let NodeState::InUse(node) = &mut record.state {
-            (node.life.intent, node.life.drain_by_at) = (intent, by);
-        }
-        given(json!({})).node(record).count(at(900), "shut_down")
-    };
-    for intent in [Intent::Run, Intent::Drain] {
-        assert_eq!(read(at(901), intent, None), 0, "{intent:?}");
-        assert_eq!(read(at(900), intent, None), 1, "{intent:?}: the reader is gone");
-        assert_eq!(read(at(100_000), intent, None), 1, "{intent:?}: no follow lasts so long");
-    }
-    assert_eq!(read(at(901), Intent::Drain, Some(at(900))), 1, "a deadline is one for readers too");
 }
 
 fn refusing(n: u32) -> NodeRecord {

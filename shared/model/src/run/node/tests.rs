@@ -125,29 +125,17 @@ fn the_pulse_never_moves_back() {
 }
 
 #[test]
-fn a_node_has_a_few_readers_each_once_and_only_until_their_time_is_over() {
-    use crate::output::{Follow, MAX_FOLLOWS};
-    let follow = |n: usize, until_at| Follow {
-        follow_id: format!("f{n}"),
-        alloc_id: fixtures::alloc_id(0),
-        last_bytes: None,
-        until_at,
-    };
-    let ids = |r: &NodeRecord| r.life().unwrap().follows.iter().map(|f| f.follow_id.clone()).collect::<Vec<_>>();
-    assert!(fixtures::bound(0).with_follow(&follow(0, at(200)), at(100)).is_err(), "it has not called yet");
-    let first = fixtures::ready(0).with_follow(&follow(0, at(130)), at(100)).unwrap();
-    let full = (1..MAX_FOLLOWS).fold(first, |r, n| r.with_follow(&follow(n, at(200)), at(100)).unwrap());
-    assert_eq!(ids(&full).len(), MAX_FOLLOWS);
-    assert!(full.with_follow(&follow(9, at(200)), at(100)).is_err());
-    // A renewal adds no reader, and a reader whose time is over makes room.
-    let renewed = full.with_follow(&follow(0, at(220)), at(129)).unwrap();
-    assert_eq!(renewed.life().unwrap().follows.last(), Some(&follow(0, at(220))));
-    assert!(renewed.with_follow(&follow(9, at(200)), at(130)).is_err());
-    assert!(full.with_follow(&follow(9, at(200)), at(130)).is_ok());
-
-    assert_eq!(full.without_follow(Some("nobody"), at(100)), None);
-    assert_eq!(ids(&full.without_follow(Some("f3"), at(100)).unwrap()).len(), MAX_FOLLOWS - 1);
-    assert!(!ids(&full.without_follow(None, at(130)).unwrap()).contains(&"f0".to_owned()));
+fn only_a_live_alloc_is_followed_and_only_until_its_follow_or_its_life_is_over() {
+    let [one, other] = [0, 1].map(fixtures::alloc_id);
+    let follows = |record: &NodeRecord| record.life().unwrap().follows.clone();
+    let node = fixtures::ready(0).with_alloc(one, at(100)).unwrap();
+    assert!(node.with_follow(other, at(200), at(100)).is_err());
+    let node = node.with_alloc(other, at(100)).unwrap();
+    let followed = node.with_follow(one, at(130), at(100)).unwrap();
+    let renewed = followed.with_follow(one, at(220), at(129)).unwrap();
+    assert_eq!(follows(&renewed), [(one, at(220))].into());
+    assert_eq!(follows(&followed.with_follow(other, at(220), at(130)).unwrap()), [(other, at(220))].into());
+    assert_eq!(follows(&followed.without_alloc(one, at(110)).unwrap()), [].into());
 }
 
 #[test]

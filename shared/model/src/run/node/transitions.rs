@@ -14,9 +14,9 @@ use crate::enums::{Intent, NodeStatus};
 use crate::error_chain::short_reason;
 use crate::ids::{AllocId, NodeId, Slot};
 use crate::instance::NewInstance;
-use crate::output::{Follow, MAX_FOLLOWS};
 use crate::time::Time;
 use crate::wire::Heartbeat;
+use std::collections::BTreeMap;
 
 /// A new life of a slot, and its launch call.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl NodeRecord {
             interrupt_at: None,
             absent_since_at: None,
             allocs: AllocIds::default(),
-            follows: Vec::new(),
+            follows: BTreeMap::new(),
         };
         Ok(Self {
             slot,
@@ -415,27 +415,14 @@ impl NodeRecord {
         Ok(new.touched(now, &format!("runs {alloc}")))
     }
 
-    /// Adds a reader of output, or renews it, and removes those whose time is over. The node must have registered: only then does
-    /// it hear of readers.
-    pub fn with_follow(&self, follow: &Follow, now: Time) -> Result<Self, NotPossible> {
+    /// Notes that somebody follows the output of this live alloc until then, and forgets the follows that are over.
+    pub fn with_follow(&self, alloc: AllocId, until_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
-        let life = new.life_mut().filter(|_| self.contact().is_some());
-        let life = life.ok_or_else(|| self.not_possible("send output: it has not called yet"))?;
-        life.follows.retain(|f| f.until_at > now && f.follow_id != follow.follow_id);
-        if life.follows.len() >= MAX_FOLLOWS {
-            return Err(self.not_possible("send output to more readers: wait until one of them has ended"));
-        }
-        life.follows.push(follow.clone());
+        let life = new.life_mut().filter(|life| life.allocs.contains(&alloc));
+        let life = life.ok_or_else(|| self.not_possible("store the output of an alloc that does not run there"))?;
+        life.follows.retain(|_, until_at| *until_at > now);
+        life.follows.insert(alloc, until_at);
         Ok(new.touched(now, ""))
-    }
-
-    /// The record without this reader of output and without those whose time is over. `None` if nothing is removed.
-    pub fn without_follow(&self, ended: Option<&str>, now: Time) -> Option<Self> {
-        let mut new = self.clone();
-        let life = new.life_mut()?;
-        let before = life.follows.len();
-        life.follows.retain(|f| f.until_at > now && Some(f.follow_id.as_str()) != ended);
-        (life.follows.len() < before).then(|| new.touched(now, ""))
     }
 
     /// Removes a live alloc. Raises `seq`, even if the agent itself reported the end. The agent forgets an end that
@@ -445,6 +432,7 @@ impl NodeRecord {
         let mut new = self.clone();
         let life = new.life_mut().ok_or_else(|| self.not_possible("lose an alloc"))?;
         life.allocs.remove(&alloc);
+        life.follows.remove(&alloc);
         life.seq = life.next_seq(now);
         if life.allocs.is_empty()
             && let Some(contact) = new.contact_mut()

@@ -7,15 +7,15 @@ use crate::alloc_ids::AllocIds;
 use crate::batch::Batch;
 use crate::end_cause::{EndCause, Ending};
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
-use crate::ids::{NodeId, Slot};
+use crate::ids::{AllocId, NodeId, Slot};
 use crate::instance::NewInstance;
 use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
-use crate::output::{FOLLOW_LASTS, Follow};
 use crate::reservation::Reserved;
 use crate::time::{Span, Time};
 use crate::wire::ServiceReach;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// How long a launch claim lasts. The launch call ends before the claim does.
@@ -151,18 +151,12 @@ pub struct Life {
     /// The node's live allocs.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub allocs: AllocIds,
-    /// The readers of output of this node's allocs: at most [`crate::output::MAX_FOLLOWS`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub follows: Vec<Follow>,
+    /// The live allocs whose output somebody follows, and until when.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub follows: BTreeMap<AllocId, Time>,
 }
 
 impl Life {
-    /// Whether somebody reads the output of an alloc of this node now. A follow that ends later than [`FOLLOW_LASTS`] allows is
-    /// ignored: a wrong clock wrote it.
-    pub fn is_read(&self, now: Time) -> bool {
-        self.follows.iter().any(|follow| follow.until_at > now && follow.until_at <= now + FOLLOW_LASTS)
-    }
-
     /// The ways of the launch call: once the node has an instance, the one by which it was launched.
     pub fn ways(&self) -> Vec<Offering> {
         std::iter::once(&self.offering).chain(&self.others).cloned().collect()
