@@ -10,7 +10,7 @@ async fn init_creates_only_missing_tables() {
     let made = world.run(&["init"]).await.done();
     assert_eq!(
         made.lines().collect::<Vec<_>>(),
-        ["test-nodes", "test-jobs", "test-allocs", "test-handles", "test-control", "test-events", "test-output"]
+        ["test-nodes", "test-jobs", "test-allocs", "test-handles", "test-control", "test-events"]
     );
     assert_eq!(world.run(&["init"]).await.done(), "nothing changed: every table is there\n");
 }
