@@ -6,11 +6,11 @@
 
 use crate::OWN_PROGRAM;
 use crate::config::{AgentArgs, NO_INSTANCE_ID};
-use crate::contact::client::{Clock, ControlPlaneClient, Credential};
+use crate::contact::client::{ControlPlaneClient, Credential, NodeClock};
 use crate::contact::imds::Imds;
-use crate::contact::node_state::NodeState;
 use crate::contact::role_keys::RoleKeys;
 use crate::contact::s3_access::{FilesSource, S3Access, S3Environment};
+use crate::contact::shared_node::SharedNode;
 use crate::contact::signer::{Signer, region_in};
 use crate::contact::{binding, control};
 use crate::handles::HandleStore;
@@ -48,17 +48,17 @@ pub struct AgentConfig {
     pub boot_id: String,
     pub s3: S3Environment,
     /// Signs requests, and dates the use of cached inputs. No decision of the protocol uses it.
-    pub clock: Clock,
+    pub clock: NodeClock,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndReason {
     Gone,
-    Asked,
+    OnRequest,
 }
 
 /// What the agent learns about its instance and its node before it starts to work.
-struct Known {
+struct NodeSetup {
     file: NodeFile,
     identity: Identity,
     imds: Option<Imds>,
@@ -85,7 +85,7 @@ pub async fn run(config: AgentConfig, shutdown: impl Future<Output = ()>) -> any
 }
 
 /// Learns which instance and which node this is. `None` if the instance is no longer a node of its batch.
-async fn know(config: &AgentConfig) -> anyhow::Result<Option<Known>> {
+async fn know(config: &AgentConfig) -> anyhow::Result<Option<NodeSetup>> {
     let (args, file) = (&config.args, config.node.clone());
     let imds = if args.no_imds { None } else { Some(Imds::new(&args.imds_url)?) };
     let identity = identity(args, imds.as_ref()).await?;
@@ -108,12 +108,12 @@ async fn know(config: &AgentConfig) -> anyhow::Result<Option<Known>> {
         _ => any,
     };
     let (file, client) = (file.of(node_id), client.of(node_id));
-    Ok(Some(Known { file, identity, imds, role, region, client, data_dir }))
+    Ok(Some(NodeSetup { file, identity, imds, role, region, client, data_dir }))
 }
 
-async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     let AgentConfig { args, boot_id, s3, clock, .. } = config;
-    let Known { file, identity, imds, role, region, client, data_dir } = known;
+    let NodeSetup { file, identity, imds, role, region, client, data_dir } = known;
     let source = GpuSource::of(args.gpus_from.as_deref())?;
     let durable = data_dir.load(file.node_id, &boot_id)?;
     data_dir.save(&durable)?;
@@ -141,27 +141,27 @@ async fn work(config: AgentConfig, known: Known, shutdown: impl Future<Output = 
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, containers.clone(), outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
-    let (allocs, gpu_looks) = (data_dir.allocs(), data_dir.gpu_looks());
-    let state = Arc::new(NodeState::new(Node::new(identity, durable), data_dir));
+    let (allocs, gpu_samples) = (data_dir.allocs(), data_dir.gpu_samples());
+    let state = Arc::new(SharedNode::new(Node::new(identity, durable), data_dir));
     // A task of its own: jobs may keep it busy.
     let mut serving = JoinSet::new();
     serving.spawn(CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs).serve(listener));
-    look_first(&state, &guard, &source, &mut runner).await;
+    check_first(&state, &guard, &source, &mut runner).await;
     let services = Services::of_node(&args.data_dir);
     let access = S3Access::new(s3, role, imds.clone(), region, services.clone(), clock);
     let uploads = Uploads::start(Arc::clone(&state), outputs, access);
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
-        () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::Asked,
-        () = inputs => EndReason::Asked,
-        () = watch::interruption(&state, imds) => EndReason::Asked,
-        () = guard::watch(&state, &guard) => EndReason::Asked,
-        () = gpus::watch(&state, &source, &gpu_looks) => EndReason::Asked,
-        () = containers.watch() => EndReason::Asked,
-        () = services_watch::watch(&state, &services, clock) => EndReason::Asked,
-        () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::Asked,
-        () = shutdown => EndReason::Asked,
+        () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::OnRequest,
+        () = inputs => EndReason::OnRequest,
+        () = watch::interruption(&state, imds) => EndReason::OnRequest,
+        () = guard::watch(&state, &guard) => EndReason::OnRequest,
+        () = gpus::watch(&state, &source, &gpu_samples) => EndReason::OnRequest,
+        () = containers.watch() => EndReason::OnRequest,
+        () = services_watch::watch(&state, &services, clock) => EndReason::OnRequest,
+        () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::OnRequest,
+        () = shutdown => EndReason::OnRequest,
     };
     finish(end, &args, &state, &mut runner, uploads).await;
     if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
@@ -177,16 +177,16 @@ fn files_source(args: &AgentArgs, data_dir: &DataDir, region: Option<String>) ->
 
 /// Stops the work if the node is gone, or with `--stop-work-on-exit`. Then stores the outputs that can be stored in
 /// `LAST_UPLOADS`.
-async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mut Runner, uploads: Uploads) {
+async fn finish(end: EndReason, args: &AgentArgs, state: &SharedNode, runner: &mut Runner, uploads: Uploads) {
     match end {
         EndReason::Gone => {
             tracing::warn!("this node is gone: stopping all work");
             reconcile::stop_everything(state, runner, "the node is gone").await;
         }
-        EndReason::Asked if args.stop_work_on_exit => {
+        EndReason::OnRequest if args.stop_work_on_exit => {
             reconcile::stop_everything(state, runner, "the agent was stopped together with its work").await;
         }
-        EndReason::Asked => tracing::info!("the agent ends; allocs keep running"),
+        EndReason::OnRequest => tracing::info!("the agent ends; allocs keep running"),
     }
     uploads.finish(LAST_UPLOADS).await;
     if end == EndReason::Gone {
@@ -195,7 +195,7 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &NodeState, runner: &mu
 }
 
 /// Looks at the machine before the first heartbeat. The first report then lists the allocs that are on it.
-async fn look_first(state: &NodeState, guard: &Guard, source: &GpuSource, runner: &mut Runner) {
+async fn check_first(state: &SharedNode, guard: &Guard, source: &GpuSource, runner: &mut Runner) {
     guard::first(state, guard).await;
     gpus::first(state, source).await;
     reconcile::run_once(state, runner).await;

@@ -5,7 +5,7 @@
 
 use crate::enter::EnterArgs;
 use crate::isolation::ids::{IdRange, JOB_UIDS};
-use crate::runtime::Wanted;
+use crate::runtime::WantedRuntime;
 use anyhow::{anyhow, bail, ensure};
 use clap::{Parser, Subcommand};
 use model::names::{is_host, is_id};
@@ -71,7 +71,7 @@ pub struct AgentArgs {
     /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works.
     /// With `none`, this node runs no containers.
     #[arg(long, value_name = "RUNTIME", default_value = "auto")]
-    pub containers: Wanted,
+    pub containers: WantedRuntime,
     /// Exit code 0 of this command means that other work keeps the node busy.
     #[arg(long, value_name = "COMMAND")]
     pub busy_check: Option<String>,

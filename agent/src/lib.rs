@@ -17,7 +17,7 @@
 //! gpus                        the GPUs of the machine, and which of them cannot be used
 //! services                    which services the node gets through to
 //! guard                       whether jobs are isolated as promised; if not, the node takes no work
-//! node_state                  the state that the loops share
+//! shared_node                 the state that the loops share
 //! protocol                    pure: the messages of the node, and how an answer changes its state
 //! blocking                    runs blocking work outside of the loops
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it

@@ -10,7 +10,7 @@ use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};
 use nodekeeper_agent::contact::s3_access::S3Environment;
 use nodekeeper_agent::enter;
 use nodekeeper_agent::isolation::{end, helper, probe};
-use nodekeeper_agent::runtime::Environment;
+use nodekeeper_agent::runtime::ProcessEnv;
 use nodekeeper_agent::work::alloc_dir::AllocDir;
 use nodekeeper_agent::work::supervised::SupervisorContext;
 use nodekeeper_agent::work::supervisor;
@@ -139,7 +139,7 @@ fn s3_environment() -> S3Environment {
 fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let names = ["PATH", "HOME", "LANG"];
     let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?.into_string().ok()?)));
-    let mut env: Environment = set.collect();
+    let mut env: ProcessEnv = set.collect();
     env.entry("PATH".into()).or_insert_with(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into());
     let is_endpoint = |name: &str| name.starts_with("AWS_ENDPOINT_URL");
     let endpoints = std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));

@@ -155,7 +155,7 @@ async fn an_end_says_how_busy_its_own_gpus_were() {
     for copy in 0..3 {
         node.0.running(copy).await;
     }
-    let written = |node: &TestNode| std::fs::metadata(node.data().join("gpu-looks.json")).ok()?.modified().ok();
+    let written = |node: &TestNode| std::fs::metadata(node.data().join("gpu-samples.json")).ok()?.modified().ok();
     let before = node.0.until("a look", written).await;
     node.0.until("another look", |node| written(node).filter(|at| *at > before)).await;
     let mut used = Vec::new();

@@ -8,7 +8,7 @@ use crate::commands::set_up::{init, policy, sizes, teardown};
 use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
-use crate::console::{Context, Outcome};
+use crate::console::{CommandOutcome, Context};
 use crate::web;
 use clap::Subcommand;
 
@@ -74,11 +74,11 @@ pub enum Command {
 }
 
 /// The outcome of a command that either does everything or returns an error.
-const fn done((): ()) -> Outcome {
-    Outcome::Done
+const fn done((): ()) -> CommandOutcome {
+    CommandOutcome::Done
 }
 
-pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Outcome> {
+pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<CommandOutcome> {
     use model::Intent;
     match command {
         Command::Init(args) => init::run(context, &args).await.map(done),

@@ -12,7 +12,9 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Cluster, Context, Outcome, Reach, Screen, StandardOutput, UsageError, WallClock, show};
+use nodekeeper_cli::console::{
+    Cluster, CommandOutcome, Context, Reach, Screen, StandardOutput, UsageError, WallClock, show,
+};
 use nodekeeper_cli::contexts::{self, Given};
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
@@ -91,9 +93,9 @@ async fn main() -> ExitCode {
     tracing_subscriber::registry().with(log).with(filter).init();
     let given = Given { cluster: cli.cluster, context: cli.context, env };
     match run(cli.what, cli.color, given.clone()).await {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed) => ExitCode::from(1),
-        Ok(Outcome::Code(code)) => ExitCode::from(code),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Failed) => ExitCode::from(1),
+        Ok(CommandOutcome::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe because it has read enough. The output is not complete, so the code is not 0.
         Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
@@ -121,14 +123,19 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_negative_numbers)
 }
 
-async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<Outcome> {
+async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<CommandOutcome> {
     let mut out = StandardOutput(io::stdout());
     let outcome = run_with(what, color, given, &mut out).await?;
     out.flush()?;
     Ok(outcome)
 }
 
-async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut StandardOutput) -> anyhow::Result<Outcome> {
+async fn run_with(
+    what: What,
+    color: ColorChoice,
+    given: Given,
+    out: &mut StandardOutput,
+) -> anyhow::Result<CommandOutcome> {
     let clock: WallClock = Arc::new(Time::now);
     match what {
         #[cfg(feature = "local")]
@@ -169,7 +176,7 @@ async fn run_with(what: What, color: ColorChoice, given: Given, out: &mut Standa
             return command::run(command, &mut context).await;
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The variables of the environment whose names and values are UTF-8.

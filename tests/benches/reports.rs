@@ -28,7 +28,7 @@ use model::fixtures;
 use model::ids::{ClusterName, NodeId};
 use model::policy::{Policy, example_json};
 use model::time::{Span, Time};
-use model::wire::{HandleReport, HandleReportAnswer, ReportPart, ReportedHandle};
+use model::wire::{HandleReport, HandleReportAnswer, MAX_HANDLES, ReportedHandle};
 use model::{Handle, HandleKind, HandleState, NodeRecord};
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
@@ -43,8 +43,6 @@ use store::{
 };
 use sweep_dispatch::Sweep;
 
-/// How many handles one part of a report has, as the agent sends them.
-const PART: usize = 1000;
 /// How many requests run at the same time.
 const AT_ONCE: usize = 32;
 
@@ -72,7 +70,7 @@ fn ready(n: u32, now: Time) -> NodeRecord {
     record.open_gate(now).unwrap()
 }
 
-/// A node of the benchmark, which reports its handles in parts.
+/// A node of the benchmark, which reports its handles.
 struct Node {
     id: NodeId,
     token: String,
@@ -89,13 +87,7 @@ impl Node {
         Self { id, token: key.token(&cluster(), id), as_of, handles, report_no: 0 }
     }
 
-    const fn next_no(&mut self) -> u64 {
-        self.report_no += 1;
-        self.report_no
-    }
-
-    /// The reports of all handles, part by part.
-    fn reports(&mut self) -> Vec<HandleReport> {
+    fn report(&mut self) -> HandleReport {
         let label = Some(self.id.to_string());
         let listed = |handle: &String| ReportedHandle {
             handle: handle.clone(),
@@ -104,28 +96,17 @@ impl Node {
             parent: None,
             stays: None,
         };
-        let all: Vec<ReportedHandle> = self.handles.iter().map(listed).collect();
-        let parts: Vec<&[ReportedHandle]> = if all.is_empty() { vec![&[]] } else { all.chunks(PART).collect() };
-        let of = u32::try_from(parts.len()).unwrap();
         // The agent's digest differs for other handles. This one does for those of the benchmark.
         let first: String = self.handles.iter().flat_map(|handle| handle.chars().take(5)).take(5).collect();
-        let digest = Some(format!("{first}{:x}", self.handles.len()));
-        let mut reports = Vec::new();
-        for (no, handles) in (1..).zip(&parts) {
-            self.report_no += 1;
-            let after = reports.last().and_then(|r: &HandleReport| r.handles.last()).map(|h| h.handle.clone());
-            let up_to = (no < of).then(|| handles.last().unwrap().handle.clone());
-            reports.push(HandleReport {
-                incarnation: "inc-1".into(),
-                report_no: self.report_no,
-                as_of: self.as_of,
-                complete: true,
-                part: (of > 1).then_some(ReportPart { no, of, after, up_to, resumed: false }),
-                digest: digest.clone(),
-                handles: handles.to_vec(),
-            });
+        self.report_no += 1;
+        HandleReport {
+            incarnation: "inc-1".into(),
+            report_no: self.report_no,
+            as_of: self.as_of,
+            complete: self.handles.len() <= MAX_HANDLES,
+            digest: Some(format!("{first}{:x}", self.handles.len())),
+            handles: self.handles.iter().take(MAX_HANDLES).map(listed).collect(),
         }
-        reports
     }
 
     fn event(&self, report: &HandleReport) -> Value {
@@ -220,29 +201,17 @@ async fn node(handles: usize, url: &str) {
         let mut rounds = 0;
         loop {
             rounds += 1;
-            let reports = node.reports();
-            let (mut destroyed, mut settled, mut seq) = (0, None, node.as_of);
-            let mut requests = 0;
-            for mut report in reports {
-                loop {
-                    requests += 1;
-                    let answer = send(&sweep, node.event(&report), clock.next()).await;
-                    assert_eq!(answer.left, 0);
-                    destroyed += answer.destroy.len();
-                    answer.destroy.iter().for_each(|handle| _ = node.handles.remove(handle));
-                    (settled, seq) = (answer.settled, answer.seq);
-                    // The rest of a range with very many rows: those of the handles that are gone, for an hour.
-                    let Some(after) = answer.resume_after else { break };
-                    let part = ReportPart { no: 1, of: 1, after: None, up_to: None, resumed: true };
-                    let part = ReportPart { resumed: true, after: Some(after), ..report.part.take().unwrap_or(part) };
-                    (report.part, report.report_no) = (Some(part), node.next_no());
-                }
-            }
+            let report = node.report();
+            let answer = send(&sweep, node.event(&report), clock.next()).await;
+            assert_eq!(answer.left, 0);
+            let destroyed = answer.destroy.len();
+            answer.destroy.iter().for_each(|handle| _ = node.handles.remove(handle));
+            let (settled, seq) = (answer.settled, answer.seq);
             node.as_of = seq;
             let what = if have_rows { "with rows" } else { "without rows" };
             if rounds <= 3 || settled.is_some() || rounds % 10 == 0 {
                 let left = node.handles.len();
-                used.print(&format!("{what}, report {rounds}: {destroyed} destroyed, {left} left"), requests);
+                used.print(&format!("{what}, report {rounds}: {destroyed} destroyed, {left} left"), 1);
             }
             // The agent does not send a settled report again.
             if settled.is_some() || node.handles.is_empty() {
@@ -279,7 +248,7 @@ async fn fleet(nodes: u32, handles: usize, url: &str) {
         let requests: Vec<Value> = all
             .iter_mut()
             .map(|node| {
-                let report = node.reports().remove(0);
+                let report = node.report();
                 node.event(&report)
             })
             .collect();
@@ -329,7 +298,7 @@ async fn alone() {
     let now = Time::now();
     let mut record = ready(1, now);
     let mut node = Node::new(1, &record, 250);
-    let mut reports: Vec<HandleReport> = (0..REPORTS).flat_map(|_| node.reports()).collect();
+    let mut reports: Vec<HandleReport> = (0..REPORTS).map(|_| node.report()).collect();
     for with_digest in [true, false] {
         for report in &mut reports {
             report.digest = report.digest.take().filter(|_| with_digest);

@@ -130,7 +130,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
             _ => {
                 let mut record = node(cloud, policy, n).await;
                 if let (NodeState::InUse(node), "shut down") = (&mut record.state, case) {
-                    (node.contact.idle_since_at, node.contact.idle_seen) = (Some(at(100)), 9);
+                    (node.contact.idle_since_at, node.contact.idle_runs) = (Some(at(100)), 9);
                 }
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
                 if matches!(case, "busy" | "queue") {
@@ -165,7 +165,7 @@ async fn case(case: &str, nodes: u32, latency: Option<ec2_stand_in::Latency>) ->
         latency,
         ..ec2_stand_in::Ec2Settings::default()
     };
-    let stand_in = ec2_stand_in::Ec2::new(config, clock, Arc::new(ec2_stand_in::NoMachines));
+    let stand_in = ec2_stand_in::Ec2Region::new(config, clock, Arc::new(ec2_stand_in::NoMachines));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let ec2_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(ec2_stand_in::serve(listener, Arc::clone(&stand_in)));

@@ -62,7 +62,7 @@ class Source:
     def test_items(self) -> list[Node]:
         found = []
         for attribute in self.nodes["attribute_item"]:
-            if re.search(r"\bcfg\((all\()?test\b|^#\[(tokio::)?test\b", text(attribute)):
+            if re.search(r"\bcfg\((all\(|any\()?test\b|^#\[(tokio::)?test\b", text(attribute)):
                 item = attribute.next_named_sibling
                 while item is not None and item.type in ("attribute_item", "line_comment", "block_comment"):
                     item = item.next_named_sibling

@@ -4,7 +4,7 @@
 //! another instance is not used.
 //! Does not: choose. The control plane binds instances to nodes, and the agent asks until it has done so.
 
-use super::backoff::{self, History};
+use super::backoff::{self, LastCalls};
 use super::client::{CallError, ControlPlaneClient};
 use crate::machine::data_dir::{Bound, DataDir};
 use model::batch::Batch;
@@ -39,7 +39,7 @@ pub(crate) async fn node_of(
             Err(error) => error,
         };
         attempts = attempts.saturating_add(1);
-        let wait = backoff::wait(History::Never { attempts }, error.retry_after);
+        let wait = backoff::wait(LastCalls::Never { attempts }, error.retry_after);
         if attempts.is_power_of_two() {
             tracing::warn!(attempts, retry_in_s = wait.as_secs(), %error, "this instance is not bound to a node yet");
         }

@@ -53,18 +53,18 @@ pub enum Credential {
 }
 
 /// Gives the time by the node's clock: to sign requests, to date cached inputs, and for people.
-pub type Clock = fn() -> Timestamp;
+pub type NodeClock = fn() -> Timestamp;
 
 #[derive(Debug)]
 pub struct ControlPlaneClient {
     http: reqwest::Client,
     node_id: NodeId,
     credential: Credential,
-    clock: Clock,
+    clock: NodeClock,
 }
 
 impl ControlPlaneClient {
-    pub fn new(node_id: NodeId, credential: Credential, clock: Clock) -> Result<Self, reqwest::Error> {
+    pub fn new(node_id: NodeId, credential: Credential, clock: NodeClock) -> Result<Self, reqwest::Error> {
         let builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(5));
         // A redirect would send the credential to another server.
         let http = builder.redirect(reqwest::redirect::Policy::none()).build()?;

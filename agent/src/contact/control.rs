@@ -7,9 +7,9 @@
 //! for ever.
 //! Does not: stop work after any other answer, or without an answer.
 
-use super::backoff::{self, History};
+use super::backoff::{self, LastCalls};
 use super::client::{CallError, ControlPlaneClient, next_call};
-use super::node_state::NodeState;
+use super::shared_node::SharedNode;
 use crate::protocol::Node;
 use model::rng::Rng;
 use model::wire::{
@@ -21,8 +21,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// The calls of a node: when the next ones are due, and how the last ones went.
-struct Calls<'a> {
-    state: &'a NodeState,
+struct CallPlan<'a> {
+    state: &'a SharedNode,
     client: &'a ControlPlaneClient,
     url: &'a str,
     heartbeat_at: Instant,
@@ -39,12 +39,22 @@ struct Calls<'a> {
 }
 
 /// Sends heartbeats and reports until the node is gone.
-pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
+pub async fn run(state: &SharedNode, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
     let (heartbeat_at, report_at, due_at, soon) = (now, now, None, None);
     let (retry_s, failed_heartbeats, failed_reports) = (LONGEST_RETRY_S, 0, 0);
-    let mut calls =
-        Calls { state, client, url, heartbeat_at, report_at, due_at, soon, retry_s, failed_heartbeats, failed_reports };
+    let mut calls = CallPlan {
+        state,
+        client,
+        url,
+        heartbeat_at,
+        report_at,
+        due_at,
+        soon,
+        retry_s,
+        failed_heartbeats,
+        failed_reports,
+    };
     loop {
         if Instant::now() >= calls.heartbeat_at && calls.heartbeat().await.is_break() {
             return;
@@ -67,9 +77,9 @@ pub async fn run(state: &NodeState, client: &ControlPlaneClient, url: &str) {
     }
 }
 
-impl Calls<'_> {
+impl CallPlan<'_> {
     fn wait(&self, attempts: u32, retry_after: Option<Duration>) -> Duration {
-        backoff::wait(History::of(self.due_at, attempts), retry_after)
+        backoff::wait(LastCalls::of(self.due_at, attempts), retry_after)
     }
 
     /// The wait after a refusal that a new registration, a heartbeat or a new report number solves: none after the
@@ -123,7 +133,7 @@ impl Calls<'_> {
         self.failed_heartbeats = self.failed_heartbeats.saturating_add(1);
         let failures = self.failed_heartbeats;
         let most = Duration::from_secs_f64(self.retry_s);
-        let mut wait = backoff::wait_at_most(most, History::of(self.due_at, failures), error.retry_after);
+        let mut wait = backoff::wait_at_most(most, LastCalls::of(self.due_at, failures), error.retry_after);
         match error.code {
             Some(ErrorCode::Gone) => return ControlFlow::Break(()),
             Some(ErrorCode::WrongIncarnation) => {
@@ -132,7 +142,7 @@ impl Calls<'_> {
             }
             // The node's record is bound to another instance. Only an operator or time can change that.
             Some(ErrorCode::ForeignInstance) => {
-                wait = wait.max(backoff::wait(History::Never { attempts: 6 }, None));
+                wait = wait.max(backoff::wait(LastCalls::Never { attempts: 6 }, None));
             }
             _ => {}
         }
@@ -190,7 +200,7 @@ impl Calls<'_> {
         if let Some(code) = error.code {
             // The control plane answers, but refuses the report. Trying more often does not help, so the wait grows with
             // each refusal.
-            let refused = History::Never { attempts: failures };
+            let refused = LastCalls::Never { attempts: failures };
             wait = wait.max(backoff::wait(refused, None));
             self.state.update_or_log(|n| n.on_report_refused(code));
             match code {

@@ -5,7 +5,7 @@ pub(crate) mod binding;
 pub mod client;
 pub mod control;
 pub mod imds;
-pub mod node_state;
 pub mod role_keys;
 pub mod s3_access;
+pub mod shared_node;
 pub mod signer;

@@ -4,7 +4,7 @@
 //! again at the next attempt.
 //! Does not: look for credentials anywhere else.
 
-use super::client::Clock;
+use super::client::NodeClock;
 use super::imds::Imds;
 use super::role_keys::RoleKeys;
 use crate::services::Services;
@@ -46,7 +46,7 @@ impl S3Access {
         imds: Option<Imds>,
         region: Option<String>,
         services: Services,
-        clock: Clock,
+        clock: NodeClock,
     ) -> Self {
         let S3Environment { credentials, region: of_environment, endpoint } = environment;
         let keys = Arc::new(NodeKeys { given: credentials, role, services, clock });
@@ -82,7 +82,7 @@ pub struct FilesSource {
 
 impl FilesSource {
     /// S3 with the rights of the node.
-    pub(crate) fn access(&self, environment: S3Environment, clock: Clock) -> Result<S3Access, S3Error> {
+    pub(crate) fn access(&self, environment: S3Environment, clock: NodeClock) -> Result<S3Access, S3Error> {
         let imds = self.imds_url.as_deref().map(Imds::new).transpose();
         let imds = imds.map_err(|e| S3Error::NoKeys(e.to_string()))?;
         let role = imds.clone().map(|imds| Arc::new(RoleKeys::new(imds)));
@@ -96,7 +96,7 @@ struct NodeKeys {
     given: Option<Credentials>,
     role: Option<Arc<RoleKeys>>,
     services: Services,
-    clock: Clock,
+    clock: NodeClock,
 }
 
 #[async_trait]

@@ -15,7 +15,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 const HEAD: usize = 9;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum FrameContent {
     Begin,
     Out(Vec<u8>),
     Err(Vec<u8>),
@@ -26,7 +26,7 @@ pub enum Said {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub element: u32,
-    pub said: Said,
+    pub content: FrameContent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,12 +35,13 @@ pub struct BadStream;
 
 impl Frame {
     pub fn bytes(&self) -> Vec<u8> {
-        let outcome = if let Said::End(Some(outcome)) = &self.said { outcome.to_string() } else { String::new() };
-        let (kind, content): (u8, &[u8]) = match &self.said {
-            Said::Begin => (0, &[]),
-            Said::Out(bytes) => (1, bytes),
-            Said::Err(bytes) => (2, bytes),
-            Said::End(_) => (3, outcome.as_bytes()),
+        let outcome =
+            if let FrameContent::End(Some(outcome)) = &self.content { outcome.to_string() } else { String::new() };
+        let (kind, content): (u8, &[u8]) = match &self.content {
+            FrameContent::Begin => (0, &[]),
+            FrameContent::Out(bytes) => (1, bytes),
+            FrameContent::Err(bytes) => (2, bytes),
+            FrameContent::End(_) => (3, outcome.as_bytes()),
         };
         let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
         [&[kind], &self.element.to_le_bytes()[..], &length.to_le_bytes()[..], content].concat()
@@ -49,9 +50,9 @@ impl Frame {
 
 /// Finds the frames in a stream that comes in parts.
 #[derive(Debug, Default)]
-pub struct FrameReader(Vec<u8>);
+pub struct FrameParser(Vec<u8>);
 
-impl FrameReader {
+impl FrameParser {
     /// The frames that these bytes complete. An error means that the stream is broken. The frames before the break still count.
     pub fn read(&mut self, bytes: &[u8]) -> (Vec<Frame>, Result<(), BadStream>) {
         self.0.extend_from_slice(bytes);
@@ -84,18 +85,18 @@ fn first(bytes: &[u8]) -> Result<Option<(Frame, usize)>, BadStream> {
         return Err(BadStream);
     }
     let Some(content) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
-    let said = match kind {
-        0 => Said::Begin,
-        1 => Said::Out(content.to_vec()),
-        2 => Said::Err(content.to_vec()),
-        3 if content.is_empty() => Said::End(None),
+    let content = match kind {
+        0 => FrameContent::Begin,
+        1 => FrameContent::Out(content.to_vec()),
+        2 => FrameContent::Err(content.to_vec()),
+        3 if content.is_empty() => FrameContent::End(None),
         3 => {
             let text = std::str::from_utf8(content).map_err(|_| BadStream)?;
-            Said::End(Some(text.parse().map_err(|_| BadStream)?))
+            FrameContent::End(Some(text.parse().map_err(|_| BadStream)?))
         }
         _ => return Err(BadStream),
     };
-    Ok(Some((Frame { element, said }, HEAD + length)))
+    Ok(Some((Frame { element, content }, HEAD + length)))
 }
 
 #[cfg(test)]
@@ -104,17 +105,17 @@ mod tests {
 
     #[test]
     fn frames_are_found_however_the_stream_is_cut() {
-        let frame = |element, said| Frame { element, said };
+        let frame = |element, content| Frame { element, content };
         let frames = vec![
-            frame(0, Said::Begin),
-            frame(0, Said::Out(b"one\n".to_vec())),
-            frame(7, Said::Err(vec![0; MAX_BYTES])),
-            frame(0, Said::End(Some(Outcome::Exit(3)))),
-            frame(7, Said::End(None)),
+            frame(0, FrameContent::Begin),
+            frame(0, FrameContent::Out(b"one\n".to_vec())),
+            frame(7, FrameContent::Err(vec![0; MAX_BYTES])),
+            frame(0, FrameContent::End(Some(Outcome::Exit(3)))),
+            frame(7, FrameContent::End(None)),
         ];
         let stream: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
         for size in [1, 3, 9, 4096, stream.len()] {
-            let mut reader = FrameReader::default();
+            let mut reader = FrameParser::default();
             let found: Vec<Frame> = stream.chunks(size).flat_map(|part| reader.read(part).0).collect();
             assert!(found == frames, "in parts of {size}");
         }
@@ -122,9 +123,9 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_none_is_found_out_and_what_came_before_counts() {
-        let good = Frame { element: 0, said: Said::End(Some(Outcome::SUCCESS)) };
+        let good = Frame { element: 0, content: FrameContent::End(Some(Outcome::SUCCESS)) };
         for bad in [&b"hello, world"[..], &[4, 0, 0, 0, 0, 0, 0, 0, 0], &[3, 0, 0, 0, 0, 1, 0, 0, 0, b'x'], &[1; 9]] {
-            let read = FrameReader::default().read(&[&good.bytes(), bad].concat());
+            let read = FrameParser::default().read(&[&good.bytes(), bad].concat());
             assert_eq!(read, (vec![good.clone()], Err(BadStream)), "{bad:?}");
         }
     }

@@ -9,11 +9,11 @@
 //! Guarantees: the order of the lines is that of the output; a line that a crash cut off is not read.
 //! Does not: use the order of the lines for anything else: the results are a set.
 
-use super::frames::{BadStream, FrameReader, Said};
+use super::frames::{BadStream, FrameContent, FrameParser};
 use crate::isolation::cgroup;
 use crate::machine::atomic_file::if_there;
 use model::EndCause;
-use model::elements::{Outcome, Told};
+use model::elements::{ElementReport, Outcome};
 use model::output::Stream;
 use model::ranges::Ranges;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const SHELL_KILL: i32 = 128 + KILL;
 #[derive(Debug)]
 pub struct ElementsLog {
     file: File,
-    frames: FrameReader,
+    frames: FrameParser,
     path: PathBuf,
     /// The elements that run now, each with the number of bytes that it has printed.
     running: BTreeMap<u32, u64>,
@@ -48,7 +48,7 @@ pub struct ElementsLog {
 impl ElementsLog {
     pub(crate) fn create(path: PathBuf, group: Option<PathBuf>) -> io::Result<Self> {
         let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
-        let (frames, running) = (FrameReader::default(), BTreeMap::new());
+        let (frames, running) = (FrameParser::default(), BTreeMap::new());
         Ok(Self { file, frames, path, running, group, kills: 0, killed: Arc::default() })
     }
 
@@ -61,14 +61,14 @@ impl ElementsLog {
     pub(crate) fn read(&mut self, bytes: &[u8], mut print: impl FnMut(Stream, &[u8])) -> Result<(), BadStream> {
         let (frames, end) = self.frames.read(bytes);
         for frame in frames {
-            let printed = match &frame.said {
-                Said::Begin => {
+            let printed = match &frame.content {
+                FrameContent::Begin => {
                     self.running.insert(frame.element, 0);
                     continue;
                 }
-                Said::Out(bytes) => (Stream::Out, bytes),
-                Said::Err(bytes) => (Stream::Err, bytes),
-                Said::End(outcome) => {
+                FrameContent::Out(bytes) => (Stream::Out, bytes),
+                FrameContent::Err(bytes) => (Stream::Err, bytes),
+                FrameContent::End(outcome) => {
                     let bytes = self.running.remove(&frame.element).unwrap_or(0);
                     let outcome = outcome.map(|outcome| self.judged(outcome));
                     self.note(frame.element, outcome, Some(bytes));
@@ -111,7 +111,7 @@ impl ElementsLog {
             return cause;
         }
         let lost = |why: String| EndCause::Lost { why };
-        match told(&self.path) {
+        match report_in(&self.path) {
             Ok(told) => {
                 told.results.cause(all).unwrap_or_else(|| lost("what ran its elements ended before them".into()))
             }
@@ -130,9 +130,9 @@ impl ElementsLog {
 }
 
 /// The content of the file; empty if there is no file.
-pub(crate) fn told(path: &Path) -> io::Result<Told> {
-    let Some(text) = if_there(fs::read_to_string(path))? else { return Ok(Told::default()) };
-    let mut told = Told::default();
+pub(crate) fn report_in(path: &Path) -> io::Result<ElementReport> {
+    let Some(text) = if_there(fs::read_to_string(path))? else { return Ok(ElementReport::default()) };
+    let mut told = ElementReport::default();
     let mut ended: BTreeMap<Outcome, Vec<u32>> = BTreeMap::new();
     // The last line may be cut off.
     for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
@@ -161,27 +161,27 @@ mod tests {
     fn the_file_says_how_elements_ended_and_where_their_output_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("elements");
-        assert!(told(&path).unwrap().is_empty(), "there is none");
+        assert!(report_in(&path).unwrap().is_empty(), "there is none");
         let mut log = ElementsLog::create(path.clone(), None).unwrap();
         let mut printed = Vec::new();
-        for (element, said) in [
-            (0, Said::Begin),
-            (0, Said::Out(b"one".to_vec())),
-            (0, Said::Err(b"!".to_vec())),
-            (0, Said::End(Some(Outcome::SUCCESS))),
-            (1, Said::Begin),
-            (2, Said::Begin),
-            (2, Said::End(Some(Outcome::Exit(3)))),
-            (1, Said::Out(b"tw".to_vec())),
-            (3, Said::Begin),
+        for (element, content) in [
+            (0, FrameContent::Begin),
+            (0, FrameContent::Out(b"one".to_vec())),
+            (0, FrameContent::Err(b"!".to_vec())),
+            (0, FrameContent::End(Some(Outcome::SUCCESS))),
+            (1, FrameContent::Begin),
+            (2, FrameContent::Begin),
+            (2, FrameContent::End(Some(Outcome::Exit(3)))),
+            (1, FrameContent::Out(b"tw".to_vec())),
+            (3, FrameContent::Begin),
         ] {
-            log.read(&Frame { element, said }.bytes(), |_, bytes| printed.extend_from_slice(bytes)).unwrap();
+            log.read(&Frame { element, content }.bytes(), |_, bytes| printed.extend_from_slice(bytes)).unwrap();
         }
         let over = EndCause::OverMemory { allowed_mib: 1, used_mib: None };
         assert_eq!(log.end(over.clone(), &Ranges::of(0, 3)), over);
         assert_eq!(printed, b"one!tw");
         fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"9 exit:0 7").unwrap();
-        let told = told(&path).unwrap();
+        let told = report_in(&path).unwrap();
         assert_eq!(told.places.to_string(), "0*4,2*0,1*2");
         assert_eq!(told.results.failures(), "2 (exit:3), 1,3 (memory)");
         assert_eq!(told.results.ended().to_string(), "0-3");
@@ -195,9 +195,9 @@ mod tests {
         kernel(0);
         let mut log = ElementsLog::create(path.clone(), Some(group.clone())).unwrap();
         let supervisor = log.out_of_memory();
-        let mut say = |element, said| log.read(&Frame { element, said }.bytes(), |_, _| ()).unwrap();
-        let end = |outcome| Said::End(Some(outcome));
-        (0..8).for_each(|element| say(element, Said::Begin));
+        let mut say = |element, content| log.read(&Frame { element, content }.bytes(), |_, _| ()).unwrap();
+        let end = |outcome| FrameContent::End(Some(outcome));
+        (0..8).for_each(|element| say(element, FrameContent::Begin));
         say(0, end(Outcome::Signal(KILL)));
         supervisor.fetch_add(1, Ordering::SeqCst);
         say(1, end(Outcome::SUCCESS));
@@ -209,10 +209,10 @@ mod tests {
         kernel(2);
         say(6, end(Outcome::Exit(2)));
         say(7, end(Outcome::Exit(1)));
-        say(8, Said::Begin);
+        say(8, FrameContent::Begin);
         say(8, end(Outcome::Exit(1)));
         drop(log);
-        let failures = told(&path).unwrap().results.failures();
+        let failures = report_in(&path).unwrap().results.failures();
         assert_eq!(failures, "4,8 (exit:1), 6 (exit:2), 0,3 (signal:9), 2,5,7 (memory)");
     }
 }

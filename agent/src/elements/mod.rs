@@ -17,4 +17,4 @@ mod remains;
 pub mod run;
 
 pub use log::ElementsLog;
-pub(crate) use log::told;
+pub(crate) use log::report_in;

@@ -5,9 +5,9 @@
 //! Does not: give an element a work directory of its own, or find a process that left the group of its element: that one ends with
 //! the alloc.
 
-use super::frames::{Frame, MAX_BYTES, Said};
+use super::frames::{Frame, FrameContent, MAX_BYTES};
 use super::remains::Element;
-use crate::ending::stops::{RECHECK, Step, Stops, stop_at};
+use crate::ending::stops::{RECHECK, StopStep, Stops, stop_at};
 use crate::work::job_command::JobCommand;
 use crate::work::program;
 use model::elements::{Outcome, Pack};
@@ -69,7 +69,7 @@ impl ElementsStart {
     }
 }
 
-struct Runner {
+struct ElementRunner {
     command: JobCommand,
     elements: ElementsStart,
     clock: fn() -> Time,
@@ -95,10 +95,10 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
     let writer = std::thread::Builder::new().name("frames".to_owned()).spawn(|| write(received));
     let writer = writer.map_err(|e| cannot("start its elements", &e))?;
     let (orders, order) = watch::channel(Order::Run);
-    let mut signals = Signals::listen(&elements.policy).map_err(|e| cannot("listen for its end", &e))?;
+    let mut signals = StopSignals::listen(&elements.policy).map_err(|e| cannot("listen for its end", &e))?;
     let Pack { elements: numbers, at_once } = elements.pack.clone();
     let mut waiting = numbers.iter();
-    let runner = Arc::new(Runner { command, elements, clock, frames: Mutex::new(frames), order });
+    let runner = Arc::new(ElementRunner { command, elements, clock, frames: Mutex::new(frames), order });
     let (mut running, mut end) = (JoinSet::new(), Ok(()));
     loop {
         while running.len() < at_once.max(1) as usize && *orders.borrow() == Order::Run && end.is_ok() {
@@ -113,8 +113,8 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
                 Some(Ok(ended)) => end = end.and(ended),
                 Some(Err(e)) => end = Err(EndCause::Lost { why: format!("the task of an element failed: {e}") }),
             },
-            said = signals.next(now) => {
-                orders.send_replace(said);
+            content = signals.next(now) => {
+                orders.send_replace(content);
             }
         }
     }
@@ -124,14 +124,14 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
 }
 
 /// Listens to the signals by which the supervisor gives the notice, and asks to stop.
-struct Signals {
+struct StopSignals {
     term: UnixSignal,
     /// The stop signal of the job, if it is not TERM.
     own: Option<UnixSignal>,
     has_notice: bool,
 }
 
-impl Signals {
+impl StopSignals {
     fn listen(policy: &FailurePolicy) -> io::Result<Self> {
         let own = policy.stop_signal.filter(|own| *own != Signal::TERM);
         let own = own.map(|own| signal(SignalKind::from_raw(own.number()))).transpose()?;
@@ -175,17 +175,17 @@ fn write(mut frames: mpsc::Receiver<Vec<u8>>) {
 /// What happens with the output of an element.
 enum Printed {
     /// It is sent at once, because no other element runs at the same time.
-    Said,
+    AtOnce,
     /// It is sent when the element has ended, so that it stays together.
-    Held(SpooledTempFile),
+    AtItsEnd(SpooledTempFile),
 }
 
-impl Runner {
+impl ElementRunner {
     async fn one(&self, element: u32) -> Result<(), EndCause> {
-        self.say(&[Frame { element, said: Said::Begin }.bytes()]).await;
+        self.say(&[Frame { element, content: FrameContent::Begin }.bytes()]).await;
         let mut printed = match self.elements.pack.at_once {
-            0 | 1 => Printed::Said,
-            _ => Printed::Held(SpooledTempFile::new(IN_MEMORY)),
+            0 | 1 => Printed::AtOnce,
+            _ => Printed::AtItsEnd(SpooledTempFile::new(IN_MEMORY)),
         };
         let outcome = match self.start(element).await? {
             Ok(child) => self.follow(element, child, &mut printed).await?,
@@ -226,11 +226,11 @@ impl Runner {
         let status = loop {
             tokio::select! {
                 read = read(&mut out, &mut out_bytes) => match read {
-                    Some(bytes) => self.print(element, Said::Out(bytes.to_vec()), printed).await?,
+                    Some(bytes) => self.print(element, FrameContent::Out(bytes.to_vec()), printed).await?,
                     None => out = None,
                 },
                 read = read(&mut err, &mut err_bytes) => match read {
-                    Some(bytes) => self.print(element, Said::Err(bytes.to_vec()), printed).await?,
+                    Some(bytes) => self.print(element, FrameContent::Err(bytes.to_vec()), printed).await?,
                     None => err = None,
                 },
                 status = child.wait(), if first.is_none() => first = Some(status),
@@ -245,19 +245,19 @@ impl Runner {
         };
         end.remains.kill_group();
         for bytes in rest(out.as_ref()) {
-            self.print(element, Said::Out(bytes), printed).await?;
+            self.print(element, FrameContent::Out(bytes), printed).await?;
         }
         for bytes in rest(err.as_ref()) {
-            self.print(element, Said::Err(bytes), printed).await?;
+            self.print(element, FrameContent::Err(bytes), printed).await?;
         }
         Ok(end.outcome(outcome(&status.map_err(|e| cannot("wait for an element", &e))?)))
     }
 
-    async fn print(&self, element: u32, said: Said, printed: &mut Printed) -> Result<(), EndCause> {
-        let bytes = Frame { element, said }.bytes();
+    async fn print(&self, element: u32, content: FrameContent, printed: &mut Printed) -> Result<(), EndCause> {
+        let bytes = Frame { element, content }.bytes();
         match printed {
-            Printed::Said => self.say(&[bytes]).await,
-            Printed::Held(file) => {
+            Printed::AtOnce => self.say(&[bytes]).await,
+            Printed::AtItsEnd(file) => {
                 file.write_all(&bytes).map_err(|e| cannot("keep what an element printed", &e))?;
             }
         }
@@ -266,8 +266,8 @@ impl Runner {
 
     /// Sends the held output of an element, and its end.
     async fn end(&self, element: u32, printed: Printed, outcome: Option<Outcome>) -> io::Result<()> {
-        let end = Frame { element, said: Said::End(outcome) }.bytes();
-        let Printed::Held(mut file) = printed else {
+        let end = Frame { element, content: FrameContent::End(outcome) }.bytes();
+        let Printed::AtItsEnd(mut file) = printed else {
             self.say(&[end]).await;
             return Ok(());
         };
@@ -336,12 +336,12 @@ impl<'a> ElementEnd<'a> {
             return;
         }
         match self.stops.take(Instant::now()) {
-            Step::Notify => self.remains.notify(self.policy.notice_signal()),
-            Step::Ask => {
+            StopStep::Notify => self.remains.notify(self.policy.notice_signal()),
+            StopStep::Ask => {
                 self.is_late = true;
                 self.remains.notify(self.policy.ask_signal());
             }
-            Step::Kill => self.remains.kill(),
+            StopStep::Kill => self.remains.kill(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! Does not: wait. The supervisor does.
 
 use super::remains::Remains;
-use super::stops::{RECHECK, Step, Stops};
+use super::stops::{RECHECK, StopStep, Stops};
 use crate::work::alloc_dir::AllocTask;
 use crate::work::over_memory::was_killed;
 use model::EndCause;
@@ -41,7 +41,7 @@ impl<'a> CommandEnd<'a> {
     /// Notes an order to stop. If the time limit has asked the command to stop already, the limit stays the cause.
     pub(crate) fn order(&mut self, why: String) {
         self.is_ordered = true;
-        if !self.stops.is_asked() {
+        if !self.stops.is_stopping() {
             self.reason.get_or_insert(EndCause::Stopped { why, code: None });
             self.stops.order(Instant::now());
         }
@@ -66,12 +66,12 @@ impl<'a> CommandEnd<'a> {
             return;
         }
         match self.stops.take(now) {
-            Step::Notify => self.remains.notify(policy.notice_signal()),
-            Step::Ask => {
+            StopStep::Notify => self.remains.notify(policy.notice_signal()),
+            StopStep::Ask => {
                 self.reason.get_or_insert(EndCause::OverTime { limit_s: self.task.order.work.timeout_s });
                 self.remains.notify(policy.ask_signal());
             }
-            Step::Kill => self.remains.kill(),
+            StopStep::Kill => self.remains.kill(),
         }
     }
 

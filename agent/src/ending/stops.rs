@@ -25,7 +25,7 @@ pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A step of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum StopStep {
     /// Tell the alloc that it will be asked to stop.
     Notify,
     Ask,
@@ -38,7 +38,7 @@ pub(crate) struct Stops {
     notice: Duration,
     /// From asking to killing.
     patience: Duration,
-    next: Step,
+    next: StopStep,
     /// `None` while no stop is known.
     ask_at: Option<Instant>,
     kill_at: Instant,
@@ -52,7 +52,7 @@ impl Stops {
         Self {
             notice,
             patience: seconds(policy.kill_timeout_s),
-            next: if notice.is_zero() { Step::Ask } else { Step::Notify },
+            next: if notice.is_zero() { StopStep::Ask } else { StopStep::Notify },
             ask_at: (timeout_s > 0).then(|| now + seconds(timeout_s)),
             kill_at: now + FAR,
         }
@@ -64,31 +64,31 @@ impl Stops {
         self.ask_at = Some(self.ask_at.map_or(ask_at, |at| at.min(ask_at)));
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.next == Step::Kill
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.next == StopStep::Kill
     }
 
     /// Whether a step was carried out.
     pub(crate) fn has_begun(&self) -> bool {
-        self.is_asked() || (self.next == Step::Ask && !self.notice.is_zero())
+        self.is_stopping() || (self.next == StopStep::Ask && !self.notice.is_zero())
     }
 
     pub(crate) fn next_at(&self) -> Instant {
         let far = self.kill_at;
         match self.next {
-            Step::Notify => self.ask_at.map_or(far, |at| at.checked_sub(self.notice).unwrap_or(at)),
-            Step::Ask => self.ask_at.unwrap_or(far),
-            Step::Kill => self.kill_at,
+            StopStep::Notify => self.ask_at.map_or(far, |at| at.checked_sub(self.notice).unwrap_or(at)),
+            StopStep::Ask => self.ask_at.unwrap_or(far),
+            StopStep::Kill => self.kill_at,
         }
     }
 
     /// Returns the next step, for the caller to carry out, and goes on to the one after it.
-    pub(crate) fn take(&mut self, now: Instant) -> Step {
+    pub(crate) fn take(&mut self, now: Instant) -> StopStep {
         let step = self.next;
         match step {
-            Step::Notify => self.next = Step::Ask,
-            Step::Ask => (self.next, self.kill_at) = (Step::Kill, now + self.patience),
-            Step::Kill => self.kill_at = now + KILL_AGAIN,
+            StopStep::Notify => self.next = StopStep::Ask,
+            StopStep::Ask => (self.next, self.kill_at) = (StopStep::Kill, now + self.patience),
+            StopStep::Kill => self.kill_at = now + KILL_AGAIN,
         }
         step
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     /// The steps with their seconds, if a stop is ordered at the second of `order`.
-    fn steps(stop_notice_s: u64, timeout_s: u64, order: Option<u64>) -> Vec<(Step, u64)> {
+    fn steps(stop_notice_s: u64, timeout_s: u64, order: Option<u64>) -> Vec<(StopStep, u64)> {
         let policy = FailurePolicy { kill_timeout_s: 5, stop_notice_s, ..FailurePolicy::DEFAULT };
         let (now, mut found) = (Instant::now(), Vec::new());
         let mut stops = Stops::new(&policy, timeout_s, now);
@@ -119,13 +119,13 @@ mod tests {
                 found.push((stops.take(at), s));
             }
         }
-        found.truncate(found.iter().position(|(step, _)| *step == Step::Kill).map_or(5, |n| n + 2));
+        found.truncate(found.iter().position(|(step, _)| *step == StopStep::Kill).map_or(5, |n| n + 2));
         found
     }
 
     #[test]
     fn an_alloc_hears_of_its_stop_before_it_is_asked_and_is_asked_before_it_is_killed() {
-        use Step::{Ask, Kill, Notify};
+        use StopStep::{Ask, Kill, Notify};
         assert_eq!(steps(0, 0, None), []);
         assert_eq!(steps(60, 0, None), []);
         assert_eq!(steps(0, 0, Some(7)), [(Ask, 7), (Kill, 12), (Kill, 13)]);

@@ -4,10 +4,10 @@
 //! Does not: make namespaces or groups. It joins those of the alloc's process.
 
 use super::caller::VARIABLE;
-use super::live::{Live, failed, not_running};
+use super::live::{LiveAlloc, failed, not_running};
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, Sandbox, restrict};
-use crate::runtime::Environment;
+use crate::runtime::ProcessEnv;
 use crate::work::job_command::JobCommand;
 use crate::work::program;
 use nix::sched::{CloneFlags, setns};
@@ -20,7 +20,7 @@ use std::process::Command;
 
 /// Becomes the command. Returns only if that fails. The process must have only one thread: otherwise it cannot change its view of
 /// the file system.
-pub(super) fn run(live: &Live, command: &[String], mark: &str, term: Option<String>) -> anyhow::Error {
+pub(super) fn run(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String>) -> anyhow::Error {
     match prepare(live, command, mark, term) {
         Ok(start) => {
             let Some((name, args)) = start.command.words.split_first() else {
@@ -33,7 +33,7 @@ pub(super) fn run(live: &Live, command: &[String], mark: &str, term: Option<Stri
     }
 }
 
-fn prepare(live: &Live, command: &[String], mark: &str, term: Option<String>) -> anyhow::Result<JobStart> {
+fn prepare(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String>) -> anyhow::Result<JobStart> {
     // A session of its own, apart from the caller's terminal. The process that started this one passes on what the caller types.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
@@ -98,7 +98,7 @@ fn first_process(supervisor: i32) -> Option<ProcessEntry> {
 }
 
 /// The variables in the environment of a process. Those that are not UTF-8 are left out.
-fn variables(environ: &[u8]) -> Environment {
+fn variables(environ: &[u8]) -> ProcessEnv {
     let texts = environ.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     texts.filter_map(|entry| entry.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

@@ -27,13 +27,13 @@ pub(super) fn failed(what: impl Display) -> impl FnOnce(io::Error) -> anyhow::Er
 }
 
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveAlloc {
     pub(super) task: AllocTask,
     pub(super) dir: AllocDir,
     pub(super) start: StartRecord,
 }
 
-impl Live {
+impl LiveAlloc {
     pub(super) fn find(data_dir: &Path, id: AllocId) -> anyhow::Result<Self> {
         let below = data_dir.display();
         let absent =

@@ -18,7 +18,7 @@ pub use live::exit_code;
 use crate::OWN_PROGRAM;
 use crate::work::supervisor::listen_to_ignored;
 use caller::CallerWatch;
-use live::{Live, failed};
+use live::{LiveAlloc, failed};
 use model::ids::AllocId;
 use nix::sys::signal::Signal;
 use std::io;
@@ -54,7 +54,7 @@ pub struct EnterArgs {
 
 /// Runs the command, and returns its exit code. `term` is the kind of the caller's terminal.
 pub fn run(args: &EnterArgs, term: Option<String>) -> anyhow::Result<u8> {
-    let live = Live::find(&args.data_dir, args.alloc)?;
+    let live = LiveAlloc::find(&args.data_dir, args.alloc)?;
     if let Some(mark) = &args.join {
         return Err(join::run(&live, &args.command, mark, term));
     }
@@ -91,7 +91,7 @@ pub fn end_with_caller(mark: &str, first: Option<i32>) -> io::Result<()> {
 }
 
 struct Entered<'a> {
-    live: &'a Live,
+    live: &'a LiveAlloc,
     mark: String,
     /// Whether what is started is the client of a container runtime.
     is_client: bool,

@@ -75,14 +75,14 @@ impl Streams {
     }
 
     /// Begins to pass on input and output. The sides of the command are closed here.
-    pub(super) fn pass_on(self) -> io::Result<Passing> {
+    pub(super) fn pass_on(self) -> io::Result<Passage> {
         let Self { is_terminal, mut input, outputs, commands } = self;
         drop(commands);
         let terminal = if is_terminal { Some(OurTerminal::of(input.try_clone()?)?) } else { None };
         // This thread waits for input of the caller, so it ends only with this process.
         thread::spawn(move || copy(&mut io::stdin(), &mut input));
         let (told, ended) = pipe()?;
-        let mut passing = Passing { terminal, pumps: Vec::new(), ended };
+        let mut passing = Passage { terminal, pumps: Vec::new(), ended };
         for (from, to) in outputs {
             let told = told.try_clone()?;
             passing.pumps.push(thread::spawn(move || match to {
@@ -115,14 +115,14 @@ fn pipes() -> io::Result<Pair> {
 }
 
 #[derive(Debug)]
-pub(super) struct Passing {
+pub(super) struct Passage {
     terminal: Option<OurTerminal>,
     pumps: Vec<JoinHandle<()>>,
     /// Closing this end tells the pumps that the command has ended.
     ended: PipeWriter,
 }
 
-impl Passing {
+impl Passage {
     /// Takes over the new size of the caller's terminal.
     pub(super) fn resize(&self) {
         if let Some(terminal) = &self.terminal {

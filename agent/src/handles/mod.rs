@@ -7,7 +7,7 @@
 
 pub mod sweep;
 
-use crate::contact::node_state::{NodeState, lock};
+use crate::contact::shared_node::{SharedNode, lock};
 use crate::machine::atomic_file::{self, absent_is_fine, if_there};
 use crate::machine::blocking::blocking;
 use crate::machine::data_dir::DataDir;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const CACHE_PREFIX: &str = "cache:";
 
 /// The runtimes are asked for containers at least this often, also where no alloc has one: a person may have made one.
-const ASKED_AGAIN: Duration = Duration::from_secs(60);
+const LIST_AGAIN: Duration = Duration::from_secs(60);
 
 /// The prefix of the directory of a cache that is being removed. Directories whose names begin with a dot are not listed.
 const TAKEN_PREFIX: &str = ".gone-";
@@ -105,7 +105,7 @@ impl HandleStore {
         if self.may_have_containers(Instant::now()) {
             let asked_at = Instant::now();
             let mut is_without = true;
-            for runtime in self.containers.known() {
+            for runtime in self.containers.listed() {
                 match runtime.list(&self.allocs).await {
                     Ok(found) => {
                         is_without &= found.is_empty();
@@ -125,7 +125,7 @@ impl HandleStore {
     /// Whether the runtimes must be asked for containers. A call of docker or podman costs more CPU than everything else that a
     /// small job needs here. Only an alloc with an image has a container, and its directory stays until the container is removed.
     fn may_have_containers(&self, now: Instant) -> bool {
-        let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < ASKED_AGAIN);
+        let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < LIST_AGAIN);
         // A task that cannot be read counts as one with an image.
         let has_image = |path: PathBuf| match AllocDir::at(path).task() {
             Ok(task) => task.is_some_and(|task| task.order.work.image.is_some()),
@@ -171,7 +171,7 @@ impl HandleStore {
     /// The label is read again now. Since the list was made, a person may have taken it away, or another disk may have come in the
     /// place of this one. A cache is renamed while no order can come: an alloc that comes later gets a new cache of that name,
     /// however long the removal of the old one takes.
-    pub async fn destroy(&self, target: &HandleTarget, label: &str, state: &NodeState) -> io::Result<()> {
+    pub async fn destroy(&self, target: &HandleTarget, label: &str, state: &SharedNode) -> io::Result<()> {
         match target {
             HandleTarget::Alloc(id) => {
                 let dir = AllocDir::of(&self.allocs, *id);
@@ -255,7 +255,7 @@ impl HandleStore {
 
     /// Removes the container of this name, if it has this label. A container without the label of a node is not ours.
     async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
-        for runtime in self.containers.known() {
+        for runtime in self.containers.listed() {
             match runtime.list(&self.allocs).await?.into_iter().find(|c| c.name == name) {
                 Some(container) if container.label == label => runtime.remove(name).await?,
                 Some(container) => return Err(relabelled(&name, Some(&container.label))),
@@ -307,12 +307,12 @@ mod tests {
     use crate::protocol::Identity;
     use crate::protocol::testing::{alloc_id, durable, node_id, order, task};
 
-    fn store(root: &Path) -> (NodeState, HandleStore) {
+    fn store(root: &Path) -> (SharedNode, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
         let store = HandleStore::new(&data, Containers::none(), outputs);
         let identity = Identity { instance_id: "i-1".into(), address: None };
-        (NodeState::new(Node::new(identity, durable()), data), store)
+        (SharedNode::new(Node::new(identity, durable()), data), store)
     }
 
     fn create(store: &HandleStore, label: Option<&str>) -> PathBuf {
@@ -365,7 +365,7 @@ mod tests {
         store.list().await;
         let dir = create(&store, Some("x"));
         assert!(!store.may_have_containers(Instant::now()));
-        assert!(store.may_have_containers(Instant::now() + ASKED_AGAIN));
+        assert!(store.may_have_containers(Instant::now() + LIST_AGAIN));
         fs::write(dir.join("task.json"), "what nobody can read").unwrap();
         assert!(store.may_have_containers(Instant::now()));
         let mut task = task(order(0, 1));

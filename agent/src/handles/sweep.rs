@@ -6,9 +6,9 @@
 //! Does not: choose what to destroy. The next report shows what was destroyed.
 
 use super::{HandleStore, HandleTarget};
-use crate::contact::backoff::{self, History};
+use crate::contact::backoff::{self, LastCalls};
 use crate::contact::client::{CallError, ControlPlaneClient, next_call};
-use crate::contact::node_state::{NodeState, lock};
+use crate::contact::shared_node::{SharedNode, lock};
 use crate::protocol::{HandleList, HandleRound, Node};
 use model::wire::{ErrorCode, HandleReportAnswer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,18 +25,9 @@ const CHANGE_DELAY: Duration = Duration::from_millis(500);
 /// The wait before the next attempt while the node is not registered.
 const UNREGISTERED_DELAY: Duration = Duration::from_secs(60);
 
-/// How many handles one part of a report has at most.
-const PART: usize = 1000;
-
 /// After this time, the handles are reported once more although nothing asked for it. A table that was restored from a
 /// backup may not know what this node knows.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(3600);
-
-/// After this many parts in a row without an answer, the rest waits for the next report.
-const MAX_FAILED_PARTS: u32 = 3;
-
-/// The longest wait before the next part, if a refusal asks for one.
-const MAX_PART_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Sweeper {
@@ -55,7 +46,7 @@ struct ReportHistory {
     due_at: Option<Instant>,
     failures: u32,
     /// Whether the log already says that handles wait for an operator.
-    held_logged: bool,
+    is_wait_logged: bool,
     /// The wait before the next look at the handles, by the last answer.
     next: Duration,
     reported_at: Option<Instant>,
@@ -63,12 +54,12 @@ struct ReportHistory {
 
 impl ReportHistory {
     /// Logs that handles wait for an operator: once when the wait begins, not with each report.
-    fn log_held_handles(&mut self, answer: &HandleReportAnswer) {
-        let held = answer.held || !answer.conflicts.is_empty();
-        if held && !self.held_logged {
-            tracing::warn!(held = answer.held, conflicts = ?answer.conflicts, "handles wait for an operator");
+    fn log_waiting_handles(&mut self, answer: &HandleReportAnswer) {
+        let waits = answer.braked || !answer.conflicts.is_empty();
+        if waits && !self.is_wait_logged {
+            tracing::warn!(braked = answer.braked, conflicts = ?answer.conflicts, "handles wait for an operator");
         }
-        self.held_logged = held;
+        self.is_wait_logged = waits;
     }
 }
 
@@ -79,7 +70,7 @@ impl Sweeper {
     }
 
     /// Reports until the node is gone.
-    pub async fn run(&self, state: &Arc<NodeState>, client: &ControlPlaneClient, url: &str) {
+    pub async fn run(&self, state: &Arc<SharedNode>, client: &ControlPlaneClient, url: &str) {
         self.handles.remove_leftovers().await;
         let mut history = ReportHistory::default();
         loop {
@@ -98,12 +89,11 @@ impl Sweeper {
         }
     }
 
-    /// Lists the handles, and reports them in parts unless they are settled. The handles that an answer names are destroyed before
-    /// the next part is sent. A part without an answer does not keep the other parts from being sent. Returns when to look again,
-    /// also if these handles are settled, or the node is not registered.
+    /// Lists the handles, and reports them unless they are settled. Destroys the handles that the answer names. Returns when to look
+    /// again, also if these handles are settled, or the node is not registered.
     async fn report(
         &self,
-        state: &Arc<NodeState>,
+        state: &Arc<SharedNode>,
         client: &ControlPlaneClient,
         url: &str,
         history: &mut ReportHistory,
@@ -116,43 +106,13 @@ impl Sweeper {
         if state.read(|n| n.durable.incarnation.is_none()) {
             return Ok(UNREGISTERED_DELAY);
         }
-        let Some(mut round) = state.read(|n| n.handle_round(as_of, list, PART)) else { return Ok(history.next) };
+        let Some(round) = state.read(|n| n.handle_round(as_of, list)) else { return Ok(history.next) };
         history.reported_at = Some(Instant::now());
-        let (mut wait, mut failed, mut failed_parts) = (None, None, 0);
-        while failed_parts < MAX_FAILED_PARTS {
-            let Some(report) = state.update(|n| n.handle_report(&mut round))? else { break };
-            match client.post(url, "handles", &report).await {
-                Ok(answer) => {
-                    failed_parts = 0;
-                    round.answered(&answer);
-                    let next = self.apply(state, &round, &answer, history).await;
-                    wait = Some(wait.map_or(next, |wait: Duration| wait.min(next)));
-                }
-                Err(error) => {
-                    failed_parts += 1;
-                    round.failed();
-                    let ends =
-                        matches!(error.code, Some(ErrorCode::Gone | ErrorCode::WrongIncarnation | ErrorCode::NotReady));
-                    let wait = error.retry_after;
-                    failed = Some(error);
-                    if ends {
-                        break;
-                    }
-                    // A node with very many parts may call too often. After the wait, the next part is taken.
-                    if let Some(wait) = wait {
-                        sleep(wait.min(MAX_PART_WAIT)).await;
-                    }
-                }
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                history.failures = 0;
-                state.update_or_log(|n| n.end_handle_round(&round));
-                Ok(wait.unwrap_or(UNREGISTERED_DELAY))
-            }
-        }
+        let Some(report) = state.update(|n| n.handle_report(&round))? else { return Ok(UNREGISTERED_DELAY) };
+        let answer = client.post(url, "handles", &report).await?;
+        history.failures = 0;
+        state.update_or_log(|n| n.end_handle_round(&round, &answer));
+        Ok(self.apply(state, &round, &answer, history).await)
     }
 
     /// Adds to the list why handles could not be destroyed. Forgets the reasons of handles that are not listed.
@@ -170,12 +130,12 @@ impl Sweeper {
     /// Destroys the handles that the answer names, and returns the wait before the next report.
     async fn apply(
         &self,
-        state: &Arc<NodeState>,
+        state: &Arc<SharedNode>,
         round: &HandleRound,
         answer: &HandleReportAnswer,
         history: &mut ReportHistory,
     ) -> Duration {
-        history.log_held_handles(answer);
+        history.log_waiting_handles(answer);
         // A handle that was not reported does not exist here, so it is no reason for an early report. One without a label
         // is not this agent's.
         let label_of = |handle: &String| round.reported(handle)?.label.clone();
@@ -188,7 +148,7 @@ impl Sweeper {
     }
 
     /// Destroys these handles, except those in use. Returns how many were destroyed.
-    async fn destroy_all(&self, state: &Arc<NodeState>, handles: impl Iterator<Item = (&String, String)>) -> usize {
+    async fn destroy_all(&self, state: &Arc<SharedNode>, handles: impl Iterator<Item = (&String, String)>) -> usize {
         let semaphore = Arc::new(Semaphore::new(self.max_at_a_time));
         let mut tasks = JoinSet::new();
         for (handle, label) in handles {
@@ -206,7 +166,7 @@ impl Sweeper {
 
     fn destroy_one(
         &self,
-        state: Arc<NodeState>,
+        state: Arc<SharedNode>,
         handle: String,
         target: HandleTarget,
         label: String,
@@ -243,7 +203,7 @@ impl Sweeper {
 }
 
 /// What to do after a report failed: end, or wait for this long.
-fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHistory) -> ControlFlow<(), Duration> {
+fn report_failed(state: &SharedNode, error: &CallError, history: &mut ReportHistory) -> ControlFlow<(), Duration> {
     history.failures = history.failures.saturating_add(1);
     let failures = history.failures;
     match error.code {
@@ -259,5 +219,5 @@ fn report_failed(state: &NodeState, error: &CallError, history: &mut ReportHisto
     if failures.is_power_of_two() {
         tracing::warn!(failures, %error, "a handle report was not accepted");
     }
-    ControlFlow::Continue(backoff::wait(History::of(history.due_at, failures), error.retry_after))
+    ControlFlow::Continue(backoff::wait(LastCalls::of(history.due_at, failures), error.retry_after))
 }

@@ -58,9 +58,9 @@ pub struct Sandbox {
 /// The file in which a helper says why it did not become the command. The command cannot reach the file, because it gets another
 /// standard input.
 #[derive(Debug)]
-pub struct Verdict(File);
+pub struct StartResult(File);
 
-impl Verdict {
+impl StartResult {
     /// Why the helper did not become the command; `None` if it did.
     pub fn read(mut self) -> Option<EndCause> {
         self.0.rewind().ok()?;
@@ -70,9 +70,9 @@ impl Verdict {
 }
 
 /// The standard input that tells a helper which command to become, and the verdict of the helper.
-pub fn start_as(start: &JobStart) -> io::Result<(Stdio, Verdict)> {
+pub fn start_as(start: &JobStart) -> io::Result<(Stdio, StartResult)> {
     let file = in_memory(&serde_json::to_vec(start)?)?;
-    Ok((Stdio::from(file.try_clone()?), Verdict(file)))
+    Ok((Stdio::from(file.try_clone()?), StartResult(file)))
 }
 
 /// Becomes the command that `stdin` describes, or runs it once for each element. Returns `None` when all elements have ended.

@@ -2,7 +2,7 @@
 //!
 //! Flow: this program is started again, as the helper `probe`, with a [`Probe`] on its standard input. The helper tries
 //! the private mounts, becomes a job's user, and tries to enter the data directory and to reach the metadata service. It
-//! writes a [`Found`] to its standard output.
+//! writes a [`ProbeResult`] to its standard output.
 //! Guarantees: a helper that cannot become the job's user finds nothing, which is an error.
 //! Does not: decide what follows (`guard` does).
 
@@ -35,7 +35,7 @@ pub struct Probe {
 
 /// What the helper found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ProbeResult {
     /// Why there are no private mounts; `None` if they work or were not to be tried.
     pub no_mounts: Option<String>,
     /// Why the directory cannot be entered; `None` if it can.
@@ -45,7 +45,7 @@ pub struct Found {
 }
 
 /// Runs the helper, and returns what it found. `Interrupted`: somebody killed it, so nothing is known.
-pub async fn run(program: &Path, probe: &Probe) -> io::Result<Found> {
+pub async fn run(program: &Path, probe: &Probe) -> io::Result<ProbeResult> {
     let mut helper = Command::new(program);
     helper.arg("probe").env_clear().current_dir("/").kill_on_drop(true);
     helper.stdin(as_stdin_bytes(&serde_json::to_vec(probe)?)?).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,6 +66,6 @@ pub fn run_helper(stdin: impl Read, mut stdout: impl Write) -> io::Result<()> {
     let no_mounts = probe.mounts.as_ref().and_then(|m| helper::enter_private_mounts(m).err()).map(|e| e.to_string());
     helper::become_user(probe.uid, probe.gid, &[])?;
     let cannot_enter = std::env::set_current_dir(&probe.enter).err().map(|e| e.to_string());
-    let found = Found { no_mounts, cannot_enter, metadata: metadata::reach(&probe.metadata) };
+    let found = ProbeResult { no_mounts, cannot_enter, metadata: metadata::reach(&probe.metadata) };
     stdout.write_all(&serde_json::to_vec(&found)?)
 }

@@ -4,7 +4,7 @@
 //! that somebody copies is not removed meanwhile.
 //! Does not: survive a disk that changes what it stored: a copy is checked for its size only.
 
-use crate::contact::client::Clock;
+use crate::contact::client::NodeClock;
 use crate::machine::atomic_file::{absent_is_fine, if_there};
 use crate::machine::blocking::{blocking, on_files};
 use files::{Digest, MAX_BYTES, digest_within};
@@ -33,12 +33,12 @@ pub struct Cache(PathBuf);
 
 /// A content on this node. It is not removed while this value exists.
 #[derive(Debug)]
-pub struct Held {
+pub struct KeptContent {
     pub path: PathBuf,
     lock: File,
 }
 
-impl Drop for Held {
+impl Drop for KeptContent {
     /// Closing the file would not release the lock yet: a program that is being started at this moment may have the open file too.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
@@ -59,7 +59,7 @@ impl Cache {
         content: &Content,
         now: SystemTime,
         fetch: impl AsyncFn(File) -> Result<u64, S3Error>,
-    ) -> Result<Held, S3Error> {
+    ) -> Result<KeptContent, S3Error> {
         let path = self.0.join(content.sha256());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let lock = lock_file(&path.with_extension(LOCK))?;
@@ -74,7 +74,7 @@ impl Cache {
             locked(|| lock.try_lock_shared()).await?;
         }
         File::options().write(true).open(&path).and_then(|content| content.set_modified(now))?;
-        Ok(Held { path, lock })
+        Ok(KeptContent { path, lock })
     }
 
     async fn fetch(
@@ -126,7 +126,7 @@ impl Cache {
 
     /// Again and again removes the contents that nobody used for a day, and the longest unused ones while all together have more
     /// than `most` bytes. Never ends.
-    pub async fn sweep(self, most: u64, clock: Clock) {
+    pub async fn sweep(self, most: u64, clock: NodeClock) {
         loop {
             let (cache, now) = (self.clone(), SystemTime::from(clock()));
             let swept = tokio::task::spawn_blocking(move || cache.sweep_once(most, now)).await;
@@ -228,7 +228,7 @@ mod tests {
         text.len() as u64
     }
 
-    async fn fetched(cache: &Cache, text: &str, at: SystemTime) -> Held {
+    async fn fetched(cache: &Cache, text: &str, at: SystemTime) -> KeptContent {
         cache.get(&content(text), at, async |file| Ok(write(file, text))).await.unwrap()
     }
 

@@ -6,8 +6,8 @@
 
 use crate::work::obstacle::{Obstacle, is_of_the_machine};
 use files::{
-    Allowance, Choice, Digest, Found, Interest, LeftOut, MAX_BYTES, MAX_ENTRIES, Selected, digest_within, open_beneath,
-    pack, walk,
+    Allowance, Choice, Digest, Interest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Selected, digest_within,
+    open_beneath, pack, walk,
 };
 use model::files::{Content, Form, Matching, Pattern};
 use std::cell::Cell;
@@ -34,7 +34,7 @@ pub(super) struct WorkDir {
 }
 
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct MadeOutput {
     pub(super) what: OutputForm,
     pub(super) content: Content,
     /// The entries of a folder that are not stored.
@@ -61,7 +61,7 @@ pub(super) struct ArchivedOutput {
 }
 
 /// The output at this path; `None` if nothing is there.
-pub(super) fn find(work: &WorkDir, path: &str, allowance: &mut Allowance) -> io::Result<Option<Made>> {
+pub(super) fn find(work: &WorkDir, path: &str, allowance: &mut Allowance) -> io::Result<Option<MadeOutput>> {
     let Some(what) = open_output(work, path)? else { return Ok(None) };
     let (form, digest, left_out) = match &what {
         OutputForm::File(file) => {
@@ -75,7 +75,7 @@ pub(super) fn find(work: &WorkDir, path: &str, allowance: &mut Allowance) -> io:
     };
     let Digest { sha256, bytes } = digest;
     let content = Content::new(form, &sha256, bytes).ok_or_else(|| io::Error::other("it has no digest"))?;
-    Ok(Some(Made { what, content, left_out }))
+    Ok(Some(MadeOutput { what, content, left_out }))
 }
 
 fn open_output(work: &WorkDir, path: &str) -> io::Result<Option<OutputForm>> {
@@ -165,10 +165,10 @@ impl ArchivedOutput {
         let (mut names, mut left_out, is_found) = (Vec::new(), LeftOut::or_links(), Cell::new(false));
         walk(&self.folder, allowance, |path| self.wanted(path, &is_found), &mut |_, path, _, found| {
             match found {
-                Found::File(_) => names.push(path.to_owned()),
-                Found::Folder => {}
-                Found::Link(_) if self.open(path)?.is_some() => names.push(path.to_owned()),
-                Found::Link(_) | Found::Special => left_out.add(path),
+                OpenedEntry::File(_) => names.push(path.to_owned()),
+                OpenedEntry::Folder => {}
+                OpenedEntry::Link(_) if self.open(path)?.is_some() => names.push(path.to_owned()),
+                OpenedEntry::Link(_) | OpenedEntry::Special => left_out.add(path),
             }
             Ok(())
         })?;

@@ -1,6 +1,6 @@
 //! Stores the outputs of a job, when no process of the job runs any more, and before the exit record is written.
 
-use super::made::{ArchivedOutput, Made, OutputForm, WorkDir, find, path_of, unreadable};
+use super::made::{ArchivedOutput, MadeOutput, OutputForm, WorkDir, find, path_of, unreadable};
 use super::{JobFiles, PATIENCE, patiently};
 use crate::machine::blocking::on_files;
 use crate::work::obstacle::Obstacle;
@@ -89,7 +89,7 @@ impl JobFiles<'_> {
             Some(_) => "nothing in the work directory has such a name",
             None => "it is not there",
         };
-        let Made { what, content, mut left_out } = made.ok_or_else(|| Obstacle::Job(absent().to_owned()))?;
+        let MadeOutput { what, content, mut left_out } = made.ok_or_else(|| Obstacle::Job(absent().to_owned()))?;
         let doing = format!("the command has ended, but its output {} cannot be stored", output.path);
         match (&output.to, &what) {
             (None, _) => self.put_content(&what, &content, &doing, patience).await?,

@@ -31,7 +31,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How often to check whether the node goes.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The wait before the outputs of a running command are stored again: it may have made more.
 const AGAIN: Duration = Duration::from_secs(30);
 /// The longest that the end of an alloc waits for this: EC2 announces an interruption two minutes ahead.
@@ -41,7 +41,7 @@ impl JobFiles<'_> {
     /// As soon as the node goes, stores the outputs of the running command as they are, again and again. Does not end.
     pub async fn store_partial_of_running(&self) {
         while !self.alloc.dir.leaves() {
-            sleep(LOOK).await;
+            sleep(CHECK_EVERY).await;
         }
         loop {
             self.store_partial().await;

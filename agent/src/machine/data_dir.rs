@@ -6,7 +6,7 @@
 
 use super::atomic_file::{self, Spare, if_there};
 use crate::protocol::{Durable, LocalAlloc};
-use crate::work::alloc_dir::{AllocDir, GPU_LOOKS};
+use crate::work::alloc_dir::{AllocDir, GPU_SAMPLES};
 use anyhow::{anyhow, bail};
 use model::ids::NodeId;
 use serde::{Deserialize, Serialize};
@@ -89,8 +89,8 @@ impl DataDir {
         self.root.join("outputs")
     }
 
-    pub fn gpu_looks(&self) -> PathBuf {
-        self.root.join(GPU_LOOKS)
+    pub fn gpu_samples(&self) -> PathBuf {
+        self.root.join(GPU_SAMPLES)
     }
 
     fn state_file(&self) -> PathBuf {

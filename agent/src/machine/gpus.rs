@@ -9,9 +9,9 @@
 //! Does not: decide which alloc gets which GPU (`protocol::gpus` does), know how many there should be (the size says it, so the control
 //! plane does), repair a GPU, or split one.
 
-use crate::contact::node_state::NodeState;
+use crate::contact::shared_node::SharedNode;
 use crate::protocol::Gpu;
-use crate::usage::{GpuLook, GpuLooks, write_gpu_looks};
+use crate::usage::{GpuSample, GpuSamples, write_gpu_samples};
 use anyhow::bail;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const DRIVER: &str = "/proc/driver/nvidia/gpus";
 const UNCUT: &str = "MIG is on and it has no slices: make some with nvidia-smi mig, or turn MIG off";
 
 /// The most characters of the driver's messages that are passed on.
-const MAX_SAID: usize = 80;
+const MAX_MESSAGE: usize = 80;
 
 /// Where the agent learns which GPUs the machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub enum GpuSource {
 /// A GPU in the file of `--gpus-from`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Listed {
+struct GpuOfFile {
     uuid: String,
     #[serde(default)]
     model: String,
@@ -65,10 +65,10 @@ struct Listed {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Found {
+struct GpuReport {
     gpus: Vec<Gpu>,
     /// How busy they are, by uuid.
-    looks: GpuLooks,
+    samples: GpuSamples,
 }
 
 impl GpuSource {
@@ -84,15 +84,15 @@ impl GpuSource {
     }
 
     /// The GPUs of this machine now, in a fixed order. `known` are those that were found before.
-    async fn find(&self, known: &[Gpu]) -> Found {
+    async fn find(&self, known: &[Gpu]) -> GpuReport {
         let (found, why) = match self {
             Self::File(path) => match read(path) {
                 Ok(found) => (found, "the file does not list it any more".to_owned()),
-                Err(why) => (Found::default(), format!("{}: {why}", path.display())),
+                Err(why) => (GpuReport::default(), format!("{}: {why}", path.display())),
             },
             Self::Driver => ask().await,
         };
-        Found { gpus: merged(found.gpus, known, &why), looks: found.looks }
+        GpuReport { gpus: merged(found.gpus, known, &why), samples: found.samples }
     }
 
     const fn every(&self, is_ready: bool) -> Duration {
@@ -105,8 +105,8 @@ impl GpuSource {
 }
 
 /// Looks before the first heartbeat, so that the control plane knows from the beginning how many GPUs there are.
-pub async fn first(state: &NodeState, source: &GpuSource) {
-    let Found { gpus, .. } = source.find(&[]).await;
+pub async fn first(state: &SharedNode, source: &GpuSource) {
+    let GpuReport { gpus, .. } = source.find(&[]).await;
     for gpu in &gpus {
         tracing::info!(uuid = gpu.uuid, model = gpu.model, device = ?gpu.device, sick = gpu.sick, "this machine has a GPU");
     }
@@ -114,15 +114,15 @@ pub async fn first(state: &NodeState, source: &GpuSource) {
 }
 
 /// Looks again and again, and reports each change to the control plane at once.
-pub async fn watch(state: &NodeState, source: &GpuSource, looks_file: &Path) {
+pub async fn watch(state: &SharedNode, source: &GpuSource, looks_file: &Path) {
     loop {
         tokio::time::sleep(source.every(state.read(|node| node.is_ready))).await;
         let known = state.read(|node| node.gpus.clone());
-        let Found { gpus, looks } = source.find(&known).await;
+        let GpuReport { gpus, samples } = source.find(&known).await;
         if gpus.is_empty() {
             continue;
         }
-        if let Err(error) = write_gpu_looks(&looks, looks_file) {
+        if let Err(error) = write_gpu_samples(&samples, looks_file) {
             tracing::warn!(%error, "cannot write down how busy the GPUs are");
         }
         if gpus == known {
@@ -146,24 +146,24 @@ fn merged(found: Vec<Gpu>, known: &[Gpu], why: &str) -> Vec<Gpu> {
     found.into_iter().chain(missing).collect()
 }
 
-fn read(path: &Path) -> Result<Found, String> {
+fn read(path: &Path) -> Result<GpuReport, String> {
     let text = std::fs::read(path).map_err(|e| e.to_string())?;
-    let listed: Vec<Listed> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-    let (mut names, mut looks) = (BTreeSet::new(), GpuLooks::new());
-    for Listed { uuid, busy_percent, memory_mib, .. } in &listed {
+    let listed: Vec<GpuOfFile> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+    let (mut names, mut samples) = (BTreeSet::new(), GpuSamples::new());
+    for GpuOfFile { uuid, busy_percent, memory_mib, .. } in &listed {
         if !is_uuid(uuid) {
             return Err(format!("{uuid:?} is no uuid: 1 to 64 letters, digits and '-'"));
         }
         if !names.insert(uuid) {
             return Err(format!("{uuid:?} is listed twice"));
         }
-        looks.insert(uuid.clone(), GpuLook { busy_percent: *busy_percent, memory_mib: *memory_mib });
+        samples.insert(uuid.clone(), GpuSample { busy_percent: *busy_percent, memory_mib: *memory_mib });
     }
-    let gpu = |Listed { uuid, model, device, sick, .. }| {
+    let gpu = |GpuOfFile { uuid, model, device, sick, .. }| {
         let sick = sick.then(|| "the file says that it is sick".to_owned());
         Gpu { uuid, model, device, sick }
     };
-    Ok(Found { gpus: listed.into_iter().map(gpu).collect(), looks })
+    Ok(GpuReport { gpus: listed.into_iter().map(gpu).collect(), samples })
 }
 
 /// Whether this names a GPU. The name reaches environments, and an option of docker.
@@ -172,7 +172,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Asks the driver. The text says why a GPU that is missing in the answer is sick.
-async fn ask() -> (Found, String) {
+async fn ask() -> (GpuReport, String) {
     let mut devices = devices(Path::new(DRIVER));
     let (found, why) = match nvidia_smi(&[QUERY, "--format=csv,noheader"]).await {
         Ok((text, said)) => {
@@ -186,11 +186,11 @@ async fn ask() -> (Found, String) {
             (found, why)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return (Found::default(), "there is no nvidia-smi any more".into());
+            return (GpuReport::default(), "there is no nvidia-smi any more".into());
         }
-        Err(error) => (Found::default(), format!("nvidia-smi cannot be run: {error}")),
+        Err(error) => (GpuReport::default(), format!("nvidia-smi cannot be run: {error}")),
     };
-    (Found { gpus: merged(found.gpus, &devices, &why), looks: found.looks }, why)
+    (GpuReport { gpus: merged(found.gpus, &devices, &why), samples: found.samples }, why)
 }
 
 /// What `nvidia-smi` prints, and what it says on standard error.
@@ -266,7 +266,7 @@ fn number(field: &str) -> Option<u64> {
 
 /// The GPUs in the answer. A split GPU is its slices: programs and containers take the uuid of a slice as they take that of a GPU. All
 /// slices of a GPU have its device file.
-fn answered(text: &str, devices: &[Gpu], slices: &BTreeMap<String, Vec<(String, String)>>) -> Found {
+fn answered(text: &str, devices: &[Gpu], slices: &BTreeMap<String, Vec<(String, String)>>) -> GpuReport {
     let gpus = |SmiLine { uuid, model, memory, mig, .. }: SmiLine<'_>| {
         let errors = [model, memory].into_iter().find(|field| {
             let lower = field.to_ascii_lowercase();
@@ -286,15 +286,15 @@ fn answered(text: &str, devices: &[Gpu], slices: &BTreeMap<String, Vec<(String, 
         }
     };
     let look = |SmiLine { uuid, busy, used, .. }: SmiLine<'_>| {
-        (uuid.to_owned(), GpuLook { busy_percent: number(busy), memory_mib: number(used) })
+        (uuid.to_owned(), GpuSample { busy_percent: number(busy), memory_mib: number(used) })
     };
     let rows = || text.lines().filter_map(row);
-    Found { gpus: rows().flat_map(gpus).collect(), looks: rows().map(look).collect() }
+    GpuReport { gpus: rows().flat_map(gpus).collect(), samples: rows().map(look).collect() }
 }
 
 /// The first characters of what the driver says, without control characters.
 fn clip(text: &str) -> String {
-    text.trim().chars().filter(|c| !model::names::is_obeyed(*c)).take(MAX_SAID).collect()
+    text.trim().chars().filter(|c| !model::names::is_obeyed(*c)).take(MAX_MESSAGE).collect()
 }
 
 #[cfg(test)]
@@ -318,9 +318,9 @@ mod tests {
         let text = "GPU-a, NVIDIA A10G, 23028 MiB, 37 %, 8192 MiB\n\
                     GPU-b, NVIDIA A10G, [GPU is lost], [GPU is lost], [GPU is lost]\n";
         let answered = |text: &str, devices: &[Gpu]| answered(text, devices, &BTreeMap::new());
-        let Found { gpus: all, looks } = answered(text, &devices);
-        let (busy, unknown) = (GpuLook { busy_percent: Some(37), memory_mib: Some(8192) }, GpuLook::default());
-        assert_eq!(looks, GpuLooks::from([("GPU-a".into(), busy), ("GPU-b".into(), unknown)]));
+        let GpuReport { gpus: all, samples } = answered(text, &devices);
+        let (busy, unknown) = (GpuSample { busy_percent: Some(37), memory_mib: Some(8192) }, GpuSample::default());
+        assert_eq!(samples, GpuSamples::from([("GPU-a".into(), busy), ("GPU-b".into(), unknown)]));
         assert_eq!(said(&all), [("GPU-a", None), ("GPU-b", Some("[GPU is lost]"))]);
         assert_eq!(all[1].device.as_deref(), Some(Path::new("/dev/nvidia1")));
         let unified = answered("GPU-c, NVIDIA GH200 480GB, [N/A], 5 %, [N/A]\n", &[]).gpus;
@@ -330,7 +330,7 @@ mod tests {
         let with = merged(some, &devices, lost);
         assert_eq!(said(&with), [("GPU-a", None), ("GPU-b", Some(lost))]);
         for nothing in ["", "No devices were found\n", "NVIDIA-SMI has failed, because it couldn't, communicate\n"] {
-            assert_eq!(answered(nothing, &[]), Found::default(), "{nothing}");
+            assert_eq!(answered(nothing, &[]), GpuReport::default(), "{nothing}");
         }
     }
 

@@ -10,8 +10,8 @@
 use super::data_dir::DataDir;
 use crate::OWN_PROGRAM;
 use crate::config::{AgentArgs, no_such_user};
-use crate::contact::node_state::NodeState;
-use crate::isolation::probe::{self, Found, Probe};
+use crate::contact::shared_node::SharedNode;
+use crate::isolation::probe::{self, Probe, ProbeResult};
 use crate::isolation::{JobUser, JobUsers, OwnIds, PrivateMounts, cgroup, metadata, private_mounts};
 use crate::protocol::Refusals;
 use anyhow::{anyhow, bail};
@@ -69,7 +69,7 @@ impl Guard {
     }
 
     /// Finds out what the machine allows. Fails if jobs could not enter the data directory.
-    async fn must_enter(&self) -> anyhow::Result<Found> {
+    async fn must_enter(&self) -> anyhow::Result<ProbeResult> {
         let Some(id) = self.ids.first() else { bail!("cannot isolate jobs: no user id") };
         let mounts = PrivateMounts { binds: Vec::new(), ..private_mounts(&self.enter) };
         let found = probe::run(Path::new(OWN_PROGRAM), &self.probe(*id, Some(mounts), Vec::new())).await;
@@ -113,13 +113,13 @@ impl Guard {
 }
 
 /// Tries before the first heartbeat, so that the control plane places nothing on a node that takes no work.
-pub async fn first(state: &NodeState, guard: &Guard) {
+pub async fn first(state: &SharedNode, guard: &Guard) {
     let untried = Some("it is not known yet whether jobs reach the metadata".to_owned());
     note(state, guard.refusal(untried).await, |refuses| &mut refuses.metadata);
 }
 
 /// Tries again and again whether the node may take work, and tells the control plane at once when that changes.
-pub async fn watch(state: &NodeState, guard: &Guard) {
+pub async fn watch(state: &SharedNode, guard: &Guard) {
     loop {
         tokio::time::sleep(INTERVAL).await;
         let before = state.read(|n| n.refuses.metadata.clone());
@@ -128,14 +128,14 @@ pub async fn watch(state: &NodeState, guard: &Guard) {
 }
 
 /// Notes one of the reasons why the node takes no work; `None` if there is none.
-pub fn note(state: &NodeState, refusal: Option<String>, which: fn(&mut Refusals) -> &mut Option<String>) {
+pub fn note(state: &SharedNode, refusal: Option<String>, which: fn(&mut Refusals) -> &mut Option<String>) {
     let mut refuses = state.read(|n| n.refuses.clone());
     let known = which(&mut refuses);
     if *known == refusal {
         return;
     }
     *known = refusal;
-    match refuses.told() {
+    match refuses.reason() {
         Some(why) => tracing::error!(why, "this node takes no work"),
         None => tracing::info!("this node takes work again"),
     }

@@ -5,12 +5,12 @@
 
 use super::busy;
 use crate::contact::imds::{self, Imds};
-use crate::contact::node_state::NodeState;
+use crate::contact::shared_node::SharedNode;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Asks EC2 again and again whether it will interrupt the instance. Without `imds` this waits for ever.
-pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
+pub async fn interruption(state: &SharedNode, imds: Option<Imds>) {
     let Some(imds) = imds else { return std::future::pending().await };
     loop {
         // Without an answer nothing is known, and the next round asks again.
@@ -29,7 +29,7 @@ pub async fn interruption(state: &NodeState, imds: Option<Imds>) {
 }
 
 /// Asks the busy check again and again whether other work keeps the node busy. Without `command` this waits for ever.
-pub async fn other_work(state: &NodeState, command: Option<&str>, interval: Duration) {
+pub async fn other_work(state: &SharedNode, command: Option<&str>, interval: Duration) {
     let Some(command) = command else { return std::future::pending().await };
     loop {
         let busy = Some(busy::check(command).await);

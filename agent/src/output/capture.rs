@@ -64,7 +64,7 @@ impl Capture {
     ) -> io::Result<(Self, Printers)> {
         let (out, out_writer) = pipe()?;
         let (err, err_writer) = pipe()?;
-        let (told, ended) = pipe()?;
+        let (ended, end) = pipe()?;
         if let Some(user) = user {
             for pipe in [&out_writer, &err_writer] {
                 fchown(pipe, Some(user.uid), Some(user.gid))?;
@@ -72,10 +72,10 @@ impl Capture {
         }
         let given_up = Arc::default();
         let out_of_memory = elements.as_ref().map(ElementsLog::out_of_memory).unwrap_or_default();
-        let writer = Writer { files: Files::create(files)?, told, given_up: Arc::clone(&given_up) };
+        let writer = Writer { files: Files::create(files)?, ended, given_up: Arc::clone(&given_up) };
         let run = move || run(writer, elements, out, err);
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(run)?;
-        let capture = Self { thread: Some(thread), elements: None, ended: Some(ended), given_up, out_of_memory };
+        let capture = Self { thread: Some(thread), elements: None, ended: Some(end), given_up, out_of_memory };
         Ok((capture, Printers { out: out_writer, err: err_writer }))
     }
 
@@ -151,7 +151,7 @@ pub(crate) fn has_data(pipe: BorrowedFd<'_>) -> bool {
 struct Writer {
     files: Files,
     /// Closed when the command has ended.
-    told: PipeReader,
+    ended: PipeReader,
     given_up: Arc<OnceLock<String>>,
 }
 
@@ -159,10 +159,10 @@ impl Writer {
     /// Waits until there is something to do. Returns whether the command has ended.
     fn wait(&self, pipes: &[(Stream, Option<PipeReader>)]) -> bool {
         let open = pipes.iter().filter_map(|(_, pipe)| pipe.as_ref().map(AsFd::as_fd));
-        let mut fds: Vec<_> = open.chain([self.told.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut fds: Vec<_> = open.chain([self.ended.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // After a signal the caller looks, finds nothing, and waits again.
         let _interrupted_is_fine = poll(&mut fds, PollTimeout::NONE);
-        has_data(self.told.as_fd())
+        has_data(self.ended.as_fd())
     }
 
     /// Writes the bytes; with `elements`, the output in the frames that the bytes contain.
@@ -181,7 +181,7 @@ impl Writer {
             match self.files.write(stream, left) {
                 Ok(n) => left = left.get(n..).unwrap_or_default(),
                 Err(error) => {
-                    let mut told = [PollFd::new(self.told.as_fd(), PollFlags::POLLIN)];
+                    let mut told = [PollFd::new(self.ended.as_fd(), PollFlags::POLLIN)];
                     let has_ended = poll(&mut told, AGAIN_MS).is_ok_and(|ready| ready > 0);
                     if since.elapsed() > if has_ended { PATIENCE_AT_END } else { PATIENCE } {
                         self.give_up(&error);

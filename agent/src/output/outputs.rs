@@ -32,7 +32,7 @@ const MAX_KEPT: usize = 10_000;
 
 /// An output that is to be stored in S3.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct UnstoredOutput {
     pub alloc_id: AllocId,
     pub place: S3Place,
     /// How many bytes are not stored yet.
@@ -72,7 +72,7 @@ impl Outputs {
     }
 
     /// The outputs that are not stored whole: all of them, or `only` these.
-    pub fn waiting(&self, only: Option<&BTreeSet<AllocId>>) -> io::Result<Vec<Waiting>> {
+    pub fn waiting(&self, only: Option<&BTreeSet<AllocId>>) -> io::Result<Vec<UnstoredOutput>> {
         let mut waiting = BTreeMap::new();
         let is_one = |id: &AllocId| only.is_none_or(|only| only.contains(id));
         // This comes first: an output that gets its second name meanwhile is in one of the two lists.
@@ -89,7 +89,7 @@ impl Outputs {
         let each = waiting.into_iter().map(|(alloc_id, (place, ended))| {
             let files = self.files(alloc_id);
             let left = files.size().unwrap_or(0).saturating_sub(files.progress().bytes);
-            Waiting { alloc_id, place, left, ended }
+            UnstoredOutput { alloc_id, place, left, ended }
         });
         Ok(each.collect())
     }

@@ -8,10 +8,10 @@
 //! Does not: remove anything from S3, or store output that comes after the end of the command.
 
 use super::output_files::Progress;
-use super::outputs::{Outputs, Waiting};
-use crate::contact::backoff::{self, History};
-use crate::contact::node_state::NodeState;
+use super::outputs::{Outputs, UnstoredOutput};
+use crate::contact::backoff::{self, LastCalls};
 use crate::contact::s3_access::S3Access;
+use crate::contact::shared_node::SharedNode;
 use crate::machine::blocking::blocking;
 use model::ids::AllocId;
 use model::output::Switches;
@@ -44,7 +44,7 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    pub fn start(state: Arc<NodeState>, outputs: Outputs, access: S3Access) -> Self {
+    pub fn start(state: Arc<SharedNode>, outputs: Outputs, access: S3Access) -> Self {
         let (ending, told) = watch::channel(false);
         let uploader = Uploader { outputs, access, stored: BTreeMap::new(), refused: BTreeSet::new() };
         Self { task: tokio::spawn(uploader.run(state, told)), ending }
@@ -80,7 +80,7 @@ struct Uploader {
 }
 
 impl Uploader {
-    async fn run(mut self, state: Arc<NodeState>, mut ending: watch::Receiver<bool>) {
+    async fn run(mut self, state: Arc<SharedNode>, mut ending: watch::Receiver<bool>) {
         let mut failures: u32 = 0;
         // The next round for all outputs.
         let mut all_at = Instant::now();
@@ -104,7 +104,7 @@ impl Uploader {
                     if failures.is_power_of_two() {
                         tracing::warn!(left, failures, %error, "output is not stored in S3 yet: trying again");
                     }
-                    backoff::wait(History::Never { attempts: failures }, None)
+                    backoff::wait(LastCalls::Never { attempts: failures }, None)
                 }
             };
             if is_last {
@@ -154,7 +154,7 @@ impl Uploader {
     }
 
     /// Stores the part of an output that S3 does not have yet, at most [`PIECES`] pieces of it.
-    async fn store(&mut self, output: &Waiting) -> Result<Round, S3Error> {
+    async fn store(&mut self, output: &UnstoredOutput) -> Result<Round, S3Error> {
         let (id, began) = (output.alloc_id, Instant::now());
         for _ in 0..PIECES {
             let (outputs, known, ended) = (self.outputs.clone(), self.stored.get(&id).copied(), output.ended);
@@ -181,7 +181,7 @@ impl Uploader {
     }
 
     /// Stores one piece. Its switches come first, so that nobody takes the whole piece for standard output.
-    async fn put(&self, output: &Waiting, piece: NextPiece) -> Result<(), S3Error> {
+    async fn put(&self, output: &UnstoredOutput, piece: NextPiece) -> Result<(), S3Error> {
         let NextPiece { no, bytes, switches, progress } = piece;
         let s3 = self.access.s3().await?;
         if !switches.is_empty() {

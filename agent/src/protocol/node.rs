@@ -7,15 +7,15 @@
 use super::gpus::{Gpu, sick};
 use super::handles::{HandleList, HandleRound, SettledHandles};
 use super::orders::{self, Durable, LocalAlloc, OrderList};
-use model::elements::Told;
+use model::elements::ElementReport;
 use model::ids::AllocId;
 use model::image::ImageDigest;
 use model::output::Switches;
 use model::time::Time;
 use model::wire::ServiceReach;
 use model::wire::{
-    AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport, Heartbeat,
-    HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
+    AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport,
+    HandleReportAnswer, Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
 };
 use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, Usage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const MAX_REPORT_PACKS: usize = 32;
 
 /// The state of an alloc when the agent last looked at the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observed {
     #[default]
     Pending,
     /// The supervisor of the alloc runs.
@@ -41,9 +41,9 @@ pub enum Seen {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct AllocProgress {
     /// The results of its elements, if it is a pack.
-    pub elements: Told,
+    pub elements: ElementReport,
     pub usage: Option<Usage>,
     pub image_digest: Option<ImageDigest>,
 }
@@ -58,12 +58,12 @@ pub struct Refusals {
 
 impl Refusals {
     /// The reason for the heartbeat; `None` if the node takes work.
-    pub fn told(&self) -> Option<&str> {
+    pub fn reason(&self) -> Option<&str> {
         self.metadata.as_deref().or(self.starts.as_deref())
     }
 }
 
-impl Seen {
+impl Observed {
     fn client(&self) -> ClientStatus {
         match self {
             Self::Pending => ClientStatus::Pending,
@@ -76,7 +76,7 @@ impl Seen {
 
 /// Something to do on the machine, derived anew each time from the orders and the states of the allocs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum MachineTask {
     /// Start the alloc, unless it was started before.
     Run(AllocOrder),
     /// Stop the alloc, for this reason, and never start it.
@@ -112,12 +112,12 @@ pub struct Node {
     settled_handles: Option<SettledHandles>,
     /// How often a report was made due although the handles had not changed.
     handle_turn: u64,
-    seen: BTreeMap<AllocId, Seen>,
+    observed: BTreeMap<AllocId, Observed>,
     /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
     delivered: BTreeMap<AllocId, ClientStatus>,
     /// The progress of running allocs, and the part of it that the control plane certainly knows.
-    progress: BTreeMap<AllocId, Progress>,
-    delivered_progress: BTreeMap<AllocId, Progress>,
+    progress: BTreeMap<AllocId, AllocProgress>,
+    delivered_progress: BTreeMap<AllocId, AllocProgress>,
     /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
     /// the next heartbeat.
     untaken: BTreeSet<AllocId>,
@@ -142,7 +142,7 @@ impl Node {
             reach: ServiceReach { fails: None, reaches: None },
             settled_handles: None,
             handle_turn: 0,
-            seen: BTreeMap::new(),
+            observed: BTreeMap::new(),
             delivered: BTreeMap::new(),
             progress: BTreeMap::new(),
             delivered_progress: BTreeMap::new(),
@@ -163,7 +163,7 @@ impl Node {
             busy: self.busy,
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
-            refuses: self.refuses.told().map(str::to_owned),
+            refuses: self.refuses.reason().map(str::to_owned),
             gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
             gpus_sick: sick(&self.gpus),
             reach: self.reach.clone(),
@@ -227,12 +227,15 @@ impl Node {
         self.forget_dropped();
     }
 
-    pub fn work(&self) -> Vec<Work> {
-        let todo = self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.seen(*id), alloc.stop_reason()) {
-            (Seen::Ended(_) | Seen::Gone, _) | (Seen::Running, None) => None,
-            (Seen::Pending | Seen::Running, Some(why)) => Some(Work::Stop(alloc.order.clone(), why.to_owned())),
-            (Seen::Pending, None) => Some(Work::Run(alloc.order.clone())),
-        });
+    pub fn work(&self) -> Vec<MachineTask> {
+        let todo =
+            self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.observed(*id), alloc.stop_reason()) {
+                (Observed::Ended(_) | Observed::Gone, _) | (Observed::Running, None) => None,
+                (Observed::Pending | Observed::Running, Some(why)) => {
+                    Some(MachineTask::Stop(alloc.order.clone(), why.to_owned()))
+                }
+                (Observed::Pending, None) => Some(MachineTask::Run(alloc.order.clone())),
+            });
         todo.collect()
     }
 
@@ -242,56 +245,59 @@ impl Node {
         let is_drained = |alloc: &LocalAlloc| self.intent == Intent::Drain && alloc.stop_reason().is_some();
         let goes = |alloc: &LocalAlloc| self.interrupt_at.is_some() || is_drained(alloc);
         let makes = |alloc: &LocalAlloc| !alloc.order.work.outputs.is_empty();
-        let runs = self.durable.allocs.iter().filter(|(id, _)| *self.seen(**id) == Seen::Running);
+        let runs = self.durable.allocs.iter().filter(|(id, _)| *self.observed(**id) == Observed::Running);
         runs.filter(|(_, alloc)| makes(alloc) && goes(alloc)).map(|(id, _)| *id).collect()
     }
 
-    pub fn seen(&self, id: AllocId) -> &Seen {
-        self.seen.get(&id).unwrap_or(&Seen::Pending)
+    pub fn observed(&self, id: AllocId) -> &Observed {
+        self.observed.get(&id).unwrap_or(&Observed::Pending)
     }
 
     /// Every alloc that has not ended.
     pub fn unfinished(&self) -> Vec<AllocId> {
-        self.durable.allocs.keys().copied().filter(|id| !matches!(self.seen(*id), Seen::Ended(_))).collect()
+        self.durable.allocs.keys().copied().filter(|id| !matches!(self.observed(*id), Observed::Ended(_))).collect()
     }
 
     /// Applies the state of an alloc. An end is final. Returns whether anything changed.
-    pub fn observe(&mut self, id: AllocId, seen: Seen) -> bool {
+    pub fn observe(&mut self, id: AllocId, seen: Observed) -> bool {
         let seen = self.judged(id, seen);
-        if !self.durable.allocs.contains_key(&id) || matches!(self.seen(id), Seen::Ended(_)) || *self.seen(id) == seen {
+        if !self.durable.allocs.contains_key(&id)
+            || matches!(self.observed(id), Observed::Ended(_))
+            || *self.observed(id) == seen
+        {
             return false;
         }
-        if seen == Seen::Gone {
+        if seen == Observed::Gone {
             self.forget(id);
             self.report_missing();
             return true;
         }
-        self.seen.insert(id, seen);
+        self.observed.insert(id, seen);
         self.forget_dropped();
         true
     }
 
     /// Whether this progress of an alloc differs from the last one that was noted.
-    pub fn has_news(&self, id: AllocId, progress: &Progress) -> bool {
+    pub fn has_news(&self, id: AllocId, progress: &AllocProgress) -> bool {
         let known = self.progress.get(&id);
-        self.durable.allocs.contains_key(&id) && *progress != Progress::default() && known != Some(progress)
+        self.durable.allocs.contains_key(&id) && *progress != AllocProgress::default() && known != Some(progress)
     }
 
-    pub fn observe_progress(&mut self, id: AllocId, progress: Progress) {
+    pub fn observe_progress(&mut self, id: AllocId, progress: AllocProgress) {
         if self.has_news(id, &progress) {
             self.progress.insert(id, progress);
         }
     }
 
     /// An alloc that the agent stopped on its own decision is lost: nobody ordered it, and its command did not end by itself.
-    fn judged(&self, id: AllocId, seen: Seen) -> Seen {
+    fn judged(&self, id: AllocId, seen: Observed) -> Observed {
         let own = self.durable.allocs.get(&id).and_then(|alloc| alloc.stop.as_ref());
         match (seen, own) {
-            (Seen::Ended(mut end), Some(_)) if matches!(end.cause, EndCause::Stopped { .. }) => {
+            (Observed::Ended(mut end), Some(_)) if matches!(end.cause, EndCause::Stopped { .. }) => {
                 if let EndCause::Stopped { why, .. } = end.cause {
                     end.cause = EndCause::Lost { why };
                 }
-                Seen::Ended(end)
+                Observed::Ended(end)
             }
             (seen, _) => seen,
         }
@@ -342,7 +348,7 @@ impl Node {
     /// The allocs that a report made now would list.
     fn to_report(&self) -> impl Iterator<Item = AllocId> {
         let changed = |id: &AllocId| {
-            self.delivered_status(*id) != self.seen(*id).client()
+            self.delivered_status(*id) != self.observed(*id).client()
                 || self.progress.get(id).is_some_and(|known| self.delivered_progress.get(id) != Some(known))
         };
         let reported = |a: &LocalAlloc| !a.dropped || a.relisted;
@@ -355,17 +361,17 @@ impl Node {
     fn update(&self, alloc_id: AllocId, tail_limit: usize, packs: &mut std::ops::Range<usize>) -> AllocUpdate {
         let has_elements = self.durable.allocs.get(&alloc_id).is_some_and(|alloc| alloc.order.work.pack.is_some());
         let has_room = !has_elements || packs.next().is_some();
-        let seen = match self.seen(alloc_id) {
+        let seen = match self.observed(alloc_id) {
             // The report has no room for the end of this pack: the next report has it.
-            Seen::Ended(_) if !has_room => &Seen::Running,
+            Observed::Ended(_) if !has_room => &Observed::Running,
             seen => seen,
         };
         let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
-        let Progress { elements, usage, image_digest } = progress.unwrap_or_default();
+        let AllocProgress { elements, usage, image_digest } = progress.unwrap_or_default();
         let (client, cause, log_tail) = (seen.client(), None, None);
         let (tail_switches, kept) = (Switches::default(), Vec::new());
         let new = AllocUpdate { alloc_id, client, cause, log_tail, tail_switches, usage, kept, elements, image_digest };
-        let Seen::Ended(end) = seen else { return new };
+        let Observed::Ended(end) = seen else { return new };
         let mut end = (**end).clone();
         shorten(&mut end, tail_limit);
         let Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
@@ -390,8 +396,8 @@ impl Node {
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
             let AllocUpdate { elements, usage, image_digest, .. } = update.clone();
-            let progress = Progress { elements, usage, image_digest };
-            if progress != Progress::default() {
+            let progress = AllocProgress { elements, usage, image_digest };
+            if progress != AllocProgress::default() {
                 self.delivered_progress.insert(update.alloc_id, progress);
             }
             if !acknowledged.contains(&update.alloc_id) {
@@ -431,24 +437,21 @@ impl Node {
         }
     }
 
-    /// A report of these handles, which were listed after `as_of` was read, in parts of at most `most` handles. `None` if exactly
-    /// these handles are settled.
-    pub fn handle_round(&self, as_of: u64, list: HandleList, most: usize) -> Option<HandleRound> {
-        HandleRound::new(as_of, list, most, self.handle_turn, self.settled_handles.as_ref())
+    /// A report of these handles, which were listed after `as_of` was read. `None` if exactly these handles are settled.
+    pub fn handle_round(&self, as_of: u64, list: HandleList) -> Option<HandleRound> {
+        HandleRound::new(as_of, list, self.handle_turn, self.settled_handles.as_ref())
     }
 
-    /// The next part of a report. `None` if every part was sent, or if the node is not registered. The caller must
-    /// save [`Node::durable`] before it sends the part.
-    pub fn handle_report(&mut self, round: &mut HandleRound) -> Option<HandleReport> {
+    /// The report to send. `None` if the node is not registered. The caller must save [`Node::durable`] before it sends the report.
+    pub fn handle_report(&mut self, round: &HandleRound) -> Option<HandleReport> {
         let incarnation = self.durable.incarnation.clone()?;
-        let report = round.next(incarnation, self.durable.handle_report_no.saturating_add(1))?;
-        self.durable.handle_report_no = report.report_no;
-        Some(report)
+        self.durable.handle_report_no = self.durable.handle_report_no.saturating_add(1);
+        Some(round.report(incarnation, self.durable.handle_report_no))
     }
 
     /// Remembers what a report has settled.
-    pub fn end_handle_round(&mut self, round: &HandleRound) {
-        self.settled_handles = round.settled();
+    pub fn end_handle_round(&mut self, round: &HandleRound, answer: &HandleReportAnswer) {
+        self.settled_handles = round.settled(answer);
     }
 
     /// Makes a report of handles due, even if they have not changed. The control plane judges them anew.
@@ -459,7 +462,7 @@ impl Node {
 
     /// Forgets every dropped alloc that has ended.
     fn forget_dropped(&mut self) {
-        let has_ended = |id: &AllocId| matches!(self.seen(*id), Seen::Ended(_));
+        let has_ended = |id: &AllocId| matches!(self.observed(*id), Observed::Ended(_));
         let dropped = self.durable.allocs.iter().filter(|(id, alloc)| alloc.dropped && has_ended(id));
         for (id, relisted) in dropped.map(|(id, alloc)| (*id, alloc.relisted)).collect::<Vec<_>>() {
             self.forget(id);
@@ -478,7 +481,7 @@ impl Node {
 
     fn forget(&mut self, id: AllocId) {
         self.durable.allocs.remove(&id);
-        self.seen.remove(&id);
+        self.observed.remove(&id);
         self.delivered.remove(&id);
         self.progress.remove(&id);
         self.delivered_progress.remove(&id);

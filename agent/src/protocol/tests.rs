@@ -44,9 +44,9 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
     }
 }
 
-fn ended(code: i32) -> Seen {
+fn ended(code: i32) -> Observed {
     let cause = EndCause::Exited { code };
-    Seen::Ended(Box::new(Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) }))
+    Observed::Ended(Box::new(Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) }))
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -62,7 +62,7 @@ fn registered_node() -> Node {
 /// A registered node whose alloc 0 runs. The control plane knows that it runs.
 fn node_with_running_alloc() -> Node {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     node.report().unwrap();
     node.on_report(&accepted_answer(5, &[alloc_id(0)]));
     node
@@ -127,10 +127,10 @@ fn an_answer_older_than_the_last_one_changes_no_orders() {
 #[test]
 fn ag_02_to_05_the_report_has_the_local_state() {
     let states = [
-        (Seen::Running, ClientStatus::Running),
+        (Observed::Running, ClientStatus::Running),
         (ended(0), ClientStatus::Complete),
         (ended(3), ClientStatus::Failed),
-        (Seen::Pending, ClientStatus::Pending),
+        (Observed::Pending, ClientStatus::Pending),
     ];
     for (seen, client) in states {
         let mut node = registered_node();
@@ -146,21 +146,21 @@ fn ag_02_to_05_the_report_has_the_local_state() {
 
 #[test]
 fn ag_06_unknown_and_stop_is_stopped_and_never_resumed() {
-    for seen in [Seen::Pending, Seen::Running] {
+    for seen in [Observed::Pending, Observed::Running] {
         let mut node = registered_node();
         node.observe(alloc_id(0), seen);
         let stop = AllocOrder { client: ClientStatus::Unknown, desired: Desired::Stop, ..order(0, 5) };
         node.on_heartbeat(&answer(6, Some(vec![stop])));
-        assert!(matches!(node.work().as_slice(), [Work::Stop(..)]));
+        assert!(matches!(node.work().as_slice(), [MachineTask::Stop(..)]));
     }
 }
 
 #[test]
 fn ag_08_a_running_alloc_that_is_no_longer_listed_is_stopped_and_forgotten_without_a_report() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![])) });
-    assert!(matches!(node.work().as_slice(), [Work::Stop(..)]));
+    assert!(matches!(node.work().as_slice(), [MachineTask::Stop(..)]));
     assert!(node.report().unwrap().allocs.is_empty());
     assert_eq!(node.unfinished(), [alloc_id(0)], "its directory is in use until it has ended");
     node.observe(alloc_id(0), ended(143));
@@ -170,7 +170,7 @@ fn ag_08_a_running_alloc_that_is_no_longer_listed_is_stopped_and_forgotten_witho
 #[test]
 fn an_unanswered_report_is_repeated_unchanged() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     let first = node.report().unwrap();
     node.observe(alloc_id(0), ended(0));
     node.on_report_refused(ErrorCode::Busy);
@@ -201,7 +201,7 @@ fn an_end_is_in_every_complete_report_until_it_is_acknowledged() {
 #[test]
 fn not_ready_uses_up_the_number_and_the_next_report_has_the_new_as_of() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     let refused = node.report().unwrap();
     node.on_report_refused(ErrorCode::NotReady);
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
@@ -212,7 +212,7 @@ fn not_ready_uses_up_the_number_and_the_next_report_has_the_new_as_of() {
 #[test]
 fn after_a_stale_report_the_next_one_is_complete() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     let stale = node.report().unwrap();
     node.on_report_refused(ErrorCode::StaleReport);
     let next = node.report().unwrap();
@@ -222,7 +222,7 @@ fn after_a_stale_report_the_next_one_is_complete() {
 #[test]
 fn a_wrong_incarnation_registers_anew_and_keeps_running_allocs() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     node.on_report_refused(ErrorCode::WrongIncarnation);
     let beat = node.heartbeat(None);
     assert_eq!((beat.incarnation, beat.as_of), (None, 0));
@@ -249,8 +249,8 @@ fn an_alloc_that_is_lost_here_makes_a_complete_report_due() {
 fn an_end_is_final() {
     let mut node = registered_node();
     assert!(node.observe(alloc_id(0), ended(1)));
-    assert!(!node.observe(alloc_id(0), Seen::Running));
-    assert_eq!(*node.seen(alloc_id(0)), ended(1));
+    assert!(!node.observe(alloc_id(0), Observed::Running));
+    assert_eq!(*node.observed(alloc_id(0)), ended(1));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn many_long_log_tails_fit_in_one_body() {
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
         let cause = EndCause::Exited { code: 1 };
-        node.observe(alloc_id(n), Seen::Ended(Box::new(Ending { log_tail, ..Ending::new(cause) })));
+        node.observe(alloc_id(n), Observed::Ended(Box::new(Ending { log_tail, ..Ending::new(cause) })));
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();
@@ -281,10 +281,10 @@ fn a_tail_is_cut_between_characters() {
 #[test]
 fn an_answer_does_not_resume_work_that_the_agent_stopped() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     node.stop_all("silence");
     node.on_heartbeat(&answer(6, Some(vec![order(0, 5)])));
-    assert!(matches!(node.work().as_slice(), [Work::Stop(_, why)] if why == "silence"));
+    assert!(matches!(node.work().as_slice(), [MachineTask::Stop(_, why)] if why == "silence"));
 }
 
 #[test]
@@ -307,13 +307,13 @@ fn an_alloc_placed_before_the_wipe_is_never_started_and_a_later_one_is() {
     node.report().unwrap();
     let mut node = Node::new(node.identity.clone(), node.durable.clone());
     node.on_heartbeat(&answer(7, Some(vec![order(1, 7)])));
-    assert!(matches!(node.work().as_slice(), [Work::Run(o)] if o.alloc_id == alloc_id(1)));
+    assert!(matches!(node.work().as_slice(), [MachineTask::Run(o)] if o.alloc_id == alloc_id(1)));
 }
 
 #[test]
 fn a_complete_report_without_it_says_that_an_alloc_ended_with_a_reboot() {
     let mut node = registered_node();
-    assert!(node.observe(alloc_id(0), Seen::Gone));
+    assert!(node.observe(alloc_id(0), Observed::Gone));
     let report = node.report().unwrap();
     assert!(report.complete && report.allocs.is_empty());
 }
@@ -324,7 +324,7 @@ fn a_complete_report_from_before_an_alloc_was_gone_does_not_count_as_the_one_wit
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
     let before = node.report().unwrap();
     assert_eq!(before.allocs.len(), 1);
-    assert!(node.observe(alloc_id(0), Seen::Gone));
+    assert!(node.observe(alloc_id(0), Observed::Gone));
     node.on_report(&accepted_answer(6, &[alloc_id(0)]));
     let report = node.report().unwrap();
     assert!(report.complete && report.allocs.is_empty() && report.report_no > before.report_no);
@@ -333,7 +333,7 @@ fn a_complete_report_from_before_an_alloc_was_gone_does_not_count_as_the_one_wit
 #[test]
 fn a_report_from_before_must_report_is_not_repeated_after_it() {
     let mut node = registered_node();
-    node.observe(alloc_id(0), Seen::Running);
+    node.observe(alloc_id(0), Observed::Running);
     let before = node.report().unwrap();
     node.on_report_refused(ErrorCode::Busy);
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
@@ -355,7 +355,7 @@ fn an_alloc_placed_again_while_it_is_stopped_is_lost_once_it_has_ended() {
     // A restored table does not know the alloc, and its id is placed a second time.
     node.on_heartbeat(&answer(6, Some(vec![])));
     node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(8, Some(vec![order(0, 8)])) });
-    assert!(matches!(node.work().as_slice(), [Work::Stop(..)]));
+    assert!(matches!(node.work().as_slice(), [MachineTask::Stop(..)]));
     let report = node.report().unwrap();
     assert!(report.complete && report.as_of == 8);
     assert_eq!(

@@ -69,7 +69,7 @@ impl JobRole {
         let date = answer.headers().get(DATE).and_then(|date| jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok());
         let body = answer.bytes().await.map_err(|e| no_credentials(error_chain(&e)))?;
         if !status.is_success() {
-            let said = serde_json::from_slice::<Refusal>(&body).unwrap_or_default().message;
+            let said = serde_json::from_slice::<ServiceError>(&body).unwrap_or_default().message;
             let final_ = matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
             return Err(if final_ { Obstacle::Job(said) } else { no_credentials(said) });
         }
@@ -105,7 +105,7 @@ impl Keys for JobRole {
 /// The answer of the agent or of a service that refuses a call.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Refusal {
+pub(super) struct ServiceError {
     #[serde(rename = "__type")]
     pub(super) code: String,
     #[serde(alias = "Message")]

@@ -15,7 +15,7 @@ pub mod secrets;
 pub mod service;
 
 use crate::isolation::JobUser;
-use crate::runtime::interface::Environment;
+use crate::runtime::interface::ProcessEnv;
 use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -70,9 +70,9 @@ pub fn make_token(dir: &Path, user: Option<&JobUser>) -> io::Result<String> {
 
 /// The variables by which the SDKs of AWS find the credentials of the job. `seen_at` is where the command finds the directory
 /// of its alloc.
-pub fn variables(source: &CredentialsSource, seen_at: &Path) -> Environment {
+pub fn variables(source: &CredentialsSource, seen_at: &Path) -> ProcessEnv {
     let token = seen_at.join(TOKEN_FILE).display().to_string();
-    let mut env = Environment::from([
+    let mut env = ProcessEnv::from([
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI".to_owned(), source.url.clone()),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE".to_owned(), token),
         // The metadata of the instance is closed to jobs. Without this variable, SDKs ask the metadata service, and wait.
@@ -86,7 +86,7 @@ pub fn variables(source: &CredentialsSource, seen_at: &Path) -> Environment {
 
 /// Keeps a proxy that the environment may name from being asked for the agent's address. Some programs read one case of the variable,
 /// some the other.
-pub fn pass_proxies_by(env: &mut Environment) {
+pub fn pass_proxies_by(env: &mut ProcessEnv) {
     let names = ["NO_PROXY", "no_proxy"];
     let known = names.map(|name| env.get(name).cloned());
     for (name, own) in names.into_iter().zip(known.clone()) {
@@ -129,7 +129,7 @@ mod tests {
         ] {
             let given = [("NO_PROXY", upper), ("no_proxy", lower)];
             let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-            let mut env: Environment = given.collect();
+            let mut env: ProcessEnv = given.collect();
             pass_proxies_by(&mut env);
             assert_eq!((&*env["NO_PROXY"], &*env["no_proxy"]), (want_upper, want_lower), "{upper:?} {lower:?}");
         }

@@ -5,11 +5,11 @@
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
-use super::keys::{JobRole, PATIENCE, RETRY, Refusal, client};
+use super::keys::{JobRole, PATIENCE, RETRY, ServiceError, client};
 use super::{SECRETS_DIR, write_for};
 use crate::isolation::JobUser;
 use crate::machine::atomic_file::make_dir;
-use crate::runtime::interface::Environment;
+use crate::runtime::interface::ProcessEnv;
 use crate::work::obstacle::Obstacle;
 use model::enums::Service;
 use model::error_chain::error_chain;
@@ -27,13 +27,13 @@ use tokio::time::Instant;
 
 /// How secrets are read.
 #[derive(Clone, Copy)]
-pub struct Reader<'a> {
+pub struct SecretAccess<'a> {
     pub role: &'a JobRole,
     /// `AWS_ENDPOINT_URL` and the like, which stand in place of AWS's addresses.
-    pub endpoints: &'a Environment,
+    pub endpoints: &'a ProcessEnv,
 }
 
-impl Reader<'_> {
+impl SecretAccess<'_> {
     /// The values of all secrets of the job, by their places. `is_stopped` says whether the alloc is to stop meanwhile.
     pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, Obstacle> {
         let mut values = BTreeMap::new();
@@ -83,10 +83,10 @@ impl Reader<'_> {
     }
 
     /// The answer to a call in this region.
-    pub(crate) async fn call(&self, region: &str, call: &Call) -> Result<Value, Obstacle> {
+    pub(crate) async fn call(&self, region: &str, call: &ServiceCall) -> Result<Value, Obstacle> {
         let http = client()?;
         let access = self.role.credentials(&http).await?;
-        let Call { of, host, service, variable, target, body } = call;
+        let ServiceCall { of, host, service, variable, target, body } = call;
         let endpoint = self.endpoints.get(&format!("AWS_ENDPOINT_URL_{variable}"));
         let endpoint = endpoint.or_else(|| self.endpoints.get("AWS_ENDPOINT_URL")).cloned();
         let url = endpoint.unwrap_or_else(|| format!("https://{host}.{region}.{}", suffix(region)));
@@ -113,7 +113,7 @@ impl Reader<'_> {
 }
 
 /// A call of a service of AWS that speaks JSON.
-pub(crate) struct Call {
+pub(crate) struct ServiceCall {
     pub of: Service,
     /// The first part of its host.
     pub host: &'static str,
@@ -137,9 +137,9 @@ const PASSING: [&str; 7] = [
 ];
 
 /// The call that reads the secret at this place.
-fn call_for(place: &SecretPlace) -> Call {
+fn call_for(place: &SecretPlace) -> ServiceCall {
     match place.service {
-        SecretService::SecretsManager => Call {
+        SecretService::SecretsManager => ServiceCall {
             of: Service::Secrets,
             host: "secretsmanager",
             service: "secretsmanager",
@@ -147,7 +147,7 @@ fn call_for(place: &SecretPlace) -> Call {
             target: "secretsmanager.GetSecretValue",
             body: json!({"SecretId": place.id}),
         },
-        SecretService::ParameterStore => Call {
+        SecretService::ParameterStore => ServiceCall {
             of: Service::Secrets,
             host: "ssm",
             service: "ssm",
@@ -166,7 +166,7 @@ pub(crate) fn suffix(region: &str) -> &'static str {
 /// Tells a refusal that may pass from one that is final. A signature that AWS does not accept may pass: the node's clock may be
 /// wrong.
 fn refusal(of: Service, status: StatusCode, body: &[u8]) -> Obstacle {
-    let said: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let said: ServiceError = serde_json::from_slice(body).unwrap_or_default();
     let code = said.code.rsplit('#').next().unwrap_or_default().to_owned();
     let why = if said.message.is_empty() { format!("{code} ({status})") } else { format!("{code}: {}", said.message) };
     let passes =
@@ -191,9 +191,9 @@ pub fn variables(
     dir: &Path,
     seen_at: &Path,
     user: Option<&JobUser>,
-) -> io::Result<Environment> {
+) -> io::Result<ProcessEnv> {
     let value = |place: &String| values.get(place).cloned().unwrap_or_default();
-    let mut env: Environment = work.secrets.iter().map(|(name, place)| (name.clone(), value(place))).collect();
+    let mut env: ProcessEnv = work.secrets.iter().map(|(name, place)| (name.clone(), value(place))).collect();
     if work.secret_files.is_empty() {
         return Ok(env);
     }

@@ -9,7 +9,7 @@
 
 use super::{PATH, TOKEN_FILE};
 use crate::contact::client::{CallError, ControlPlaneClient};
-use crate::contact::node_state::NodeState;
+use crate::contact::shared_node::SharedNode;
 use crate::work::alloc_dir::AllocDir;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -32,12 +32,12 @@ use tokio::time::Instant;
 
 /// Credentials, and when the agent got them.
 #[derive(Clone, Debug)]
-struct Known {
+struct GrantedKeys {
     credentials: JobCredentials,
     since: Instant,
 }
 
-impl Known {
+impl GrantedKeys {
     /// How old the credentials are, and how long they last. Both are durations, because the node's own clock may be wrong.
     fn age_and_time(&self) -> (Span, Span) {
         let age = i64::try_from(self.since.elapsed().as_millis()).unwrap_or(i64::MAX);
@@ -62,21 +62,21 @@ impl Known {
 
 #[derive(Debug)]
 pub struct CredentialsService {
-    state: Arc<NodeState>,
+    state: Arc<SharedNode>,
     client: Arc<ControlPlaneClient>,
     allocs: PathBuf,
-    known: Mutex<BTreeMap<AllocId, Arc<OfAlloc>>>,
+    issued: Mutex<BTreeMap<AllocId, Arc<OfAlloc>>>,
 }
 
 /// The credentials of one alloc. It is locked while they are asked for, so that an alloc asks once at a time.
-type OfAlloc = tokio::sync::Mutex<Option<Known>>;
+type OfAlloc = tokio::sync::Mutex<Option<GrantedKeys>>;
 
 /// Why a job gets no credentials: the status and the text of the answer.
-type Refused = (StatusCode, Json<Value>);
+type NoCredentials = (StatusCode, Json<Value>);
 
 impl CredentialsService {
-    pub fn new(state: Arc<NodeState>, client: Arc<ControlPlaneClient>, allocs: PathBuf) -> Self {
-        Self { state, client, allocs, known: Mutex::default() }
+    pub fn new(state: Arc<SharedNode>, client: Arc<ControlPlaneClient>, allocs: PathBuf) -> Self {
+        Self { state, client, allocs, issued: Mutex::default() }
     }
 
     /// Answers jobs until the future is dropped.
@@ -89,7 +89,7 @@ impl CredentialsService {
     }
 
     /// The credentials of this alloc, for a caller with this token.
-    async fn credentials(&self, id: AllocId, token: Option<&str>) -> Result<Known, Refused> {
+    async fn credentials(&self, id: AllocId, token: Option<&str>) -> Result<GrantedKeys, NoCredentials> {
         let right = std::fs::read(AllocDir::of(&self.allocs, id).path().join(TOKEN_FILE)).unwrap_or_default();
         let is_right = token.is_some_and(|token| !right.is_empty() && bool::from(right.ct_eq(token.as_bytes())));
         if !is_right {
@@ -105,20 +105,20 @@ impl CredentialsService {
             refused(StatusCode::FORBIDDEN, "the cluster gives no credentials: its stack has no grant-credentials")
         })?;
         let of_alloc = self.of_alloc(id);
-        let mut known = of_alloc.lock().await;
-        if let Some(known) = known.as_ref().filter(|known| known.is_young()) {
-            return Ok(known.clone());
+        let mut issued = of_alloc.lock().await;
+        if let Some(issued) = issued.as_ref().filter(|issued| issued.is_young()) {
+            return Ok(issued.clone());
         }
         let request = CredentialsRequest { incarnation: incarnation.unwrap_or_default(), alloc_id: id };
         match self.client.post::<JobCredentials>(&url, "credentials", &request).await {
             Ok(credentials) => {
-                let new = Known { credentials, since: Instant::now() };
-                *known = Some(new.clone());
+                let new = GrantedKeys { credentials, since: Instant::now() };
+                *issued = Some(new.clone());
                 Ok(new)
             }
-            // Known credentials are used until they end, unless the control plane denies them.
-            Err(error) => match (denial(&error), known.as_ref()) {
-                (None, Some(known)) if known.counts() => Ok(known.clone()),
+            // GrantedKeys credentials are used until they end, unless the control plane denies them.
+            Err(error) => match (denial(&error), issued.as_ref()) {
+                (None, Some(issued)) if issued.counts() => Ok(issued.clone()),
                 (Some(why), _) => Err(refused(StatusCode::FORBIDDEN, why)),
                 (None, _) => Err(refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())),
             },
@@ -127,11 +127,11 @@ impl CredentialsService {
 }
 
 impl CredentialsService {
-    /// What is known of this alloc. Forgets the allocs that are over.
+    /// What was issued for this alloc. Forgets the allocs that are over.
     fn of_alloc(&self, id: AllocId) -> Arc<OfAlloc> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|other, _| *other == id || self.state.read(|node| node.durable.allocs.contains_key(other)));
-        Arc::clone(known.entry(id).or_default())
+        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        issued.retain(|other, _| *other == id || self.state.read(|node| node.durable.allocs.contains_key(other)));
+        Arc::clone(issued.entry(id).or_default())
     }
 }
 
@@ -144,12 +144,12 @@ async fn answer(
     State(service): State<Arc<CredentialsService>>,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<([(HeaderName, String); 1], Json<Value>), Refused> {
+) -> Result<([(HeaderName, String); 1], Json<Value>), NoCredentials> {
     let id: AllocId = id.parse().map_err(|_| refused(StatusCode::NOT_FOUND, "there is no such alloc"))?;
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let known = service.credentials(id, token).await?;
-    let date = [(header::DATE, http_date(known.now()))];
-    let given = known.credentials;
+    let issued = service.credentials(id, token).await?;
+    let date = [(header::DATE, http_date(issued.now()))];
+    let given = issued.credentials;
     Ok((
         date,
         Json(json!({
@@ -168,7 +168,7 @@ fn http_date(at: Time) -> String {
     jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap_or_default()
 }
 
-fn refused(status: StatusCode, message: &str) -> Refused {
+fn refused(status: StatusCode, message: &str) -> NoCredentials {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     (status, Json(json!({"code": code, "message": message})))
 }
@@ -188,11 +188,11 @@ mod tests {
             expires_at: given_at + Span::from_s(900),
             role_arn: String::new(),
         };
-        let known = Known { credentials, since: Instant::now() };
+        let issued = GrantedKeys { credentials, since: Instant::now() };
         for (s, is_young, counts) in [(0, true, true), (599, true, true), (600, false, true), (900, false, false)] {
-            tokio::time::advance(known.since + std::time::Duration::from_secs(s) - Instant::now()).await;
-            assert_eq!((known.is_young(), known.counts()), (is_young, counts), "{s} s");
-            assert_eq!(known.now(), given_at + Span::from_s(s as i64));
+            tokio::time::advance(issued.since + std::time::Duration::from_secs(s) - Instant::now()).await;
+            assert_eq!((issued.is_young(), issued.counts()), (is_young, counts), "{s} s");
+            assert_eq!(issued.now(), given_at + Span::from_s(s as i64));
         }
         assert_eq!(http_date(given_at), "Fri, 15 Jan 2027 08:00:00 GMT");
     }

@@ -8,7 +8,7 @@
 //! Does not: build images, decide which are pulled or removed (`image` does), or speak to a daemon itself.
 
 use super::interface::{
-    CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, Runtime,
+    CommandSpec, Container, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, ProcessEnv, Runtime,
     not_passed_on, rejected,
 };
 use crate::isolation::JobUser;
@@ -112,7 +112,7 @@ impl Runtime for ContainerRuntime {
     }
 
     /// The image has its own variables, except for the home of a user that the image does not know.
-    fn base_environment(&self, _agent_env: &Environment, user: Option<&JobUser>, _work_dir: &Path) -> Environment {
+    fn base_environment(&self, _agent_env: &ProcessEnv, user: Option<&JobUser>, _work_dir: &Path) -> ProcessEnv {
         let home = user.map(|_| ("HOME".to_owned(), WORK_DIR.to_owned()));
         home.into_iter().collect()
     }
@@ -354,11 +354,11 @@ struct Variables {
     /// A line for each variable that fits into one.
     file: String,
     /// The other variables. The client takes them from its own environment, by name.
-    by_name: Environment,
+    by_name: ProcessEnv,
 }
 
 impl Variables {
-    fn new(env: &Environment) -> Result<Self, EndCause> {
+    fn new(env: &ProcessEnv) -> Result<Self, EndCause> {
         let mut variables = Self::default();
         for (name, value) in env {
             match passing(name, value) {
@@ -421,11 +421,11 @@ mod tests {
     use crate::isolation::helper::Sandbox;
     use crate::protocol::testing::{node_id, order};
 
-    fn invocation(order: &AllocOrder, env: &Environment) -> Result<Invocation, EndCause> {
+    fn invocation(order: &AllocOrder, env: &ProcessEnv) -> Result<Invocation, EndCause> {
         with_gpus(order, &[], env)
     }
 
-    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &Environment) -> Result<Invocation, EndCause> {
+    fn with_gpus(order: &AllocOrder, gpus: &[String], env: &ProcessEnv) -> Result<Invocation, EndCause> {
         of(&DOCKER, order, gpus, env)
     }
 
@@ -433,10 +433,10 @@ mod tests {
         runtime: &ContainerRuntime,
         order: &AllocOrder,
         gpus: &[String],
-        env: &Environment,
+        env: &ProcessEnv,
     ) -> Result<Invocation, EndCause> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
-        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let agent_env = ProcessEnv::from([("PATH".to_owned(), "/bin".to_owned())]);
         let user = JobUser { groups: vec![30_001], ..JobUser::own(20_000) };
         let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
         runtime.invocation(&CommandSpec {
@@ -461,7 +461,7 @@ mod tests {
         let mut order = order(0, 1);
         (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
         order.work.ulimits = [("nofile".to_owned(), "64:128".to_owned())].into();
-        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
+        let env = ProcessEnv::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let invocation = invocation(&order, &env).unwrap();
         assert!(invocation.env.is_empty(), "the variable is the container's, not docker's");
         let args = invocation.args.join(" ");
@@ -493,11 +493,11 @@ mod tests {
     #[test]
     fn a_variable_reaches_the_container_by_a_file_or_by_its_name_and_never_the_docker_command_itself() {
         let pairs = [("KEY", "a\nb"), ("ONE", "#x = y "), ("SSH_PRIVATE_KEY", "a\nb"), ("LD_PRELOAD", "/x.so")];
-        let env: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let env: ProcessEnv = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let variables = Variables::new(&env).unwrap();
         assert_eq!(variables.file, "LD_PRELOAD=/x.so\nONE=#x = y \n");
         assert_eq!(variables.by_name.into_keys().collect::<Vec<_>>(), ["KEY", "SSH_PRIVATE_KEY"]);
-        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
+        let env = ProcessEnv::from([("LD_PRELOAD".to_owned(), "/x.so\n".to_owned())]);
         let error = Variables::new(&env).unwrap_err();
         let says = error.to_string();
         assert!(matches!(error, EndCause::Rejected { .. }) && says.contains("variable LD_PRELOAD"), "{says}");
@@ -514,7 +514,7 @@ mod tests {
             (&PODMAN, &["GPU-a", "GPU-b"], Some("--device nvidia.com/gpu=GPU-a --device nvidia.com/gpu=GPU-b -- cuda")),
         ] {
             let gpus: Vec<String> = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
-            let args = of(runtime, &order, &gpus, &Environment::new()).unwrap().args.join(" ");
+            let args = of(runtime, &order, &gpus, &ProcessEnv::new()).unwrap().args.join(" ");
             match want {
                 Some(want) => assert!(args.contains(want), "{args}"),
                 None => assert!(!args.contains("gpu"), "{args}"),
@@ -582,12 +582,12 @@ mod tests {
     fn an_option_in_place_of_an_image_is_refused() {
         for bad in ["--privileged", "--volume=/:/host", ""] {
             let order = AllocOrder { work: model::Work { image: Some(bad.into()), ..order(0, 1).work }, ..order(0, 1) };
-            let error = invocation(&order, &Environment::new()).unwrap_err();
+            let error = invocation(&order, &ProcessEnv::new()).unwrap_err();
             let says = error.to_string();
             let begins = format!("{bad:?} is not an image reference");
             assert!(matches!(error, EndCause::Rejected { .. }) && says.starts_with(&begins), "{says}");
         }
-        let error = invocation(&order(0, 1), &Environment::new()).unwrap_err();
+        let error = invocation(&order(0, 1), &ProcessEnv::new()).unwrap_err();
         assert_eq!(error, rejected(OTHER_RUNTIME));
     }
 }

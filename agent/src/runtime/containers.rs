@@ -6,7 +6,7 @@
 //! Does not: keep the node from other work meanwhile. Whether a node runs containers says its size, and most jobs need none.
 
 use super::RuntimeKind;
-use crate::contact::node_state::lock;
+use crate::contact::shared_node::lock;
 use std::io;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
@@ -24,14 +24,14 @@ pub const NO_CONTAINERS: &str = "this node runs no containers: install docker or
                                  let its size say `containers = false`";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedRuntime {
     /// The first runtime that works.
     Auto,
     None,
     Only(RuntimeKind),
 }
 
-impl FromStr for Wanted {
+impl FromStr for WantedRuntime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,7 +60,7 @@ pub enum Pick {
 /// The runtimes of this machine, as they answered last. Clones share what is known.
 #[derive(Clone, Debug)]
 pub struct Containers {
-    wanted: Wanted,
+    wanted: WantedRuntime,
     since: Instant,
     answers: Arc<Mutex<Answers>>,
 }
@@ -74,7 +74,7 @@ struct Answers {
 
 impl Containers {
     /// Asks the runtimes once.
-    pub async fn find(wanted: Wanted) -> Self {
+    pub async fn find(wanted: WantedRuntime) -> Self {
         let containers = Self { wanted, since: Instant::now(), answers: Arc::default() };
         containers.ask().await;
         tracing::info!(answers = ?*lock(&containers.answers), "runtimes of containers");
@@ -83,7 +83,7 @@ impl Containers {
 
     /// Asks again until a wanted runtime works. Does not end.
     pub async fn watch(&self) {
-        while self.wanted != Wanted::None && !matches!(self.working(), Some(Pick::Runs(_))) {
+        while self.wanted != WantedRuntime::None && !matches!(self.working(), Some(Pick::Runs(_))) {
             sleep(if self.since.elapsed() < PATIENCE { ASK_SOON } else { ASK_EVERY }).await;
             self.ask().await;
             if let Some(Pick::Runs(runtime)) = self.working() {
@@ -95,7 +95,7 @@ impl Containers {
 
     async fn ask(&self) {
         let mut answers = Answers::default();
-        let candidates = if self.wanted == Wanted::None { &[] } else { RuntimeKind::OF_CONTAINERS };
+        let candidates = if self.wanted == WantedRuntime::None { &[] } else { RuntimeKind::OF_CONTAINERS };
         for kind in candidates {
             match kind.try_out().await {
                 Ok(()) => answers.working.push(*kind),
@@ -109,9 +109,9 @@ impl Containers {
     fn working(&self) -> Option<Pick> {
         let working = &lock(&self.answers).working;
         let wanted = |kind: &&RuntimeKind| match self.wanted {
-            Wanted::Auto => true,
-            Wanted::None => false,
-            Wanted::Only(only) => **kind == only,
+            WantedRuntime::Auto => true,
+            WantedRuntime::None => false,
+            WantedRuntime::Only(only) => **kind == only,
         };
         working.iter().find(wanted).map(|kind| Pick::Runs(*kind))
     }
@@ -120,14 +120,14 @@ impl Containers {
     pub fn pick(&self) -> Pick {
         let failure = lock(&self.answers).failure.clone().filter(|_| self.since.elapsed() < PATIENCE);
         let not_yet = || failure.map(Pick::NotYet);
-        let named = || if let Wanted::Only(kind) = self.wanted { Pick::Runs(kind) } else { Pick::Nothing };
+        let named = || if let WantedRuntime::Only(kind) = self.wanted { Pick::Runs(kind) } else { Pick::Nothing };
         self.working().or_else(not_yet).unwrap_or_else(named)
     }
 
     /// The runtimes whose containers are listed and removed.
-    pub fn known(&self) -> Vec<RuntimeKind> {
+    pub fn listed(&self) -> Vec<RuntimeKind> {
         let mut known = lock(&self.answers).working.clone();
-        if let Wanted::Only(kind) = self.wanted
+        if let WantedRuntime::Only(kind) = self.wanted
             && !known.contains(&kind)
         {
             known.push(kind);
@@ -137,7 +137,7 @@ impl Containers {
 
     /// None, and none is looked for.
     pub fn none() -> Self {
-        Self { wanted: Wanted::None, since: Instant::now(), answers: Arc::default() }
+        Self { wanted: WantedRuntime::None, since: Instant::now(), answers: Arc::default() }
     }
 }
 
@@ -162,13 +162,16 @@ mod tests {
         ] {
             let containers = Containers { wanted: wanted.parse().unwrap(), ..Containers::none() };
             *lock(&containers.answers) = Answers { working: kinds(working), failure: failure.map(str::to_owned) };
-            assert_eq!((containers.pick(), containers.known()), (soon, kinds(known)), "{wanted} {working:?}");
+            assert_eq!((containers.pick(), containers.listed()), (soon, kinds(known)), "{wanted} {working:?}");
             tokio::time::advance(PATIENCE).await;
             let late = RuntimeKind::named(late).map_or(Pick::Nothing, Pick::Runs);
             assert_eq!(containers.pick(), late, "{wanted} {working:?}");
         }
         for wrong in ["process", "", "Docker"] {
-            assert!(wrong.parse::<Wanted>().unwrap_err().contains("auto, none or one of docker, podman"), "{wrong}");
+            assert!(
+                wrong.parse::<WantedRuntime>().unwrap_err().contains("auto, none or one of docker, podman"),
+                "{wrong}"
+            );
         }
     }
 }

@@ -127,12 +127,12 @@ fn own_group(path: Option<&str>, container: &str, roots: &[&Path]) -> Option<Pat
 /// The init of the container of an alloc, as soon as it is found.
 #[derive(Debug)]
 pub(crate) struct InitWatch {
-    found: Arc<Found>,
+    process: Arc<InitProcess>,
     asks: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct InitProcess {
     /// `None` in it if the container does not run on this machine.
     init: OnceLock<Option<Init>>,
     /// Whether the kernel has killed one of its processes for its memory limit.
@@ -141,27 +141,27 @@ struct Found {
 
 impl InitWatch {
     pub(crate) fn start(runtime: RuntimeKind, alloc: AllocId) -> Self {
-        let found = Arc::<Found>::default();
-        let asks = tokio::spawn(find(Arc::clone(&found), runtime, alloc));
-        Self { found, asks }
+        let process = Arc::<InitProcess>::default();
+        let asks = tokio::spawn(find(Arc::clone(&process), runtime, alloc));
+        Self { process, asks }
     }
 
     /// The init; `None` if it is not known, or not on this machine.
     pub(crate) fn init(&self) -> Option<&Init> {
-        self.found.init.get()?.as_ref()
+        self.process.init.get()?.as_ref()
     }
 
     pub(crate) fn is_elsewhere(&self) -> bool {
-        matches!(self.found.init.get(), Some(None))
+        matches!(self.process.init.get(), Some(None))
     }
 
     /// Notes what the control group of the container counts now. It is gone soon after the container.
     pub(crate) fn note_kills(&self) {
-        self.found.note_kills();
+        self.process.note_kills();
     }
 
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.found.is_out_of_memory.load(Ordering::Relaxed)
+        self.process.is_out_of_memory.load(Ordering::Relaxed)
     }
 
     pub(crate) fn end(&self) {
@@ -175,7 +175,7 @@ impl Drop for InitWatch {
     }
 }
 
-impl Found {
+impl InitProcess {
     fn note_kills(&self) {
         if self.init.get().and_then(Option::as_ref).is_some_and(|init| init.memory_kills() > 0) {
             self.is_out_of_memory.store(true, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Found {
     }
 }
 
-async fn find(found: Arc<Found>, runtime: RuntimeKind, alloc: AllocId) {
+async fn find(process: Arc<InitProcess>, runtime: RuntimeKind, alloc: AllocId) {
     let mut wait = FIRST;
     let first = loop {
         sleep(wait).await;
@@ -192,12 +192,12 @@ async fn find(found: Arc<Found>, runtime: RuntimeKind, alloc: AllocId) {
         }
         wait = (wait * 3 / 2).min(MOST);
     };
-    let _is_first_answer = found.init.set(Init::of(&first));
+    let _is_first_answer = process.init.set(Init::of(&first));
     let waits = move || {
-        if let Some(init) = found.init.get().and_then(Option::as_ref) {
+        if let Some(init) = process.init.get().and_then(Option::as_ref) {
             // On a kernel without process descriptors, only the looks while it runs count.
             let _best_effort = init.wait();
-            found.note_kills();
+            process.note_kills();
         }
     };
     if let Err(error) = thread::Builder::new().name("container".to_owned()).spawn(waits) {

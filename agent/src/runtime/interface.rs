@@ -6,7 +6,7 @@
 //! Does not: know alloc directories, exit records or the protocol.
 
 use crate::isolation::JobUser;
-use crate::isolation::helper::{Sandbox, Verdict};
+use crate::isolation::helper::{Sandbox, StartResult};
 use async_trait::async_trait;
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-pub type Environment = BTreeMap<String, String>;
+pub type ProcessEnv = BTreeMap<String, String>;
 
 /// The file with the members' addresses, in the directory of an alloc: a line for each member, as `mpirun` reads them.
 pub const HOSTS_FILE: &str = "hosts";
@@ -36,14 +36,14 @@ pub struct CommandSpec<'a> {
     /// The directory of the alloc, with what is made for its command: its token, its secrets and its hosts.
     pub alloc_dir: &'a Path,
     pub gpus: &'a [String],
-    pub env: &'a Environment,
+    pub env: &'a ProcessEnv,
     pub input: Option<&'a [u8]>,
     /// The user who runs the command; the agent's own user if absent.
     pub user: Option<&'a JobUser>,
     /// What else restricts the command; `None` unless its alloc has a user id of its own.
     pub sandbox: Option<&'a Sandbox>,
     /// The agent's own environment, for helpers that are not the job's.
-    pub agent_env: &'a Environment,
+    pub agent_env: &'a ProcessEnv,
     /// The agent's own program, to start helpers with.
     pub agent_program: &'a Path,
 }
@@ -53,7 +53,7 @@ pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<String>,
     /// The whole environment of the process. A client has the agent's environment too.
-    pub env: Environment,
+    pub env: ProcessEnv,
     pub stdin: Stdio,
     pub process: Process,
 }
@@ -64,7 +64,7 @@ pub enum Process {
     /// The command itself.
     Command,
     /// A helper that becomes the command, or says in the verdict why it did not.
-    Helper(Verdict),
+    Helper(StartResult),
     /// The client of a container runtime, and a file that it inherits.
     Client(File),
 }
@@ -110,7 +110,7 @@ pub trait Runtime: Debug + Send + Sync {
     }
 
     /// The variables that a command has before the job's own are added.
-    fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment;
+    fn base_environment(&self, agent_env: &ProcessEnv, user: Option<&JobUser>, work_dir: &Path) -> ProcessEnv;
 
     /// Where the command finds the cache `name`, which is at `on_node` on the node.
     fn cache_path(&self, name: &str, on_node: &Path) -> PathBuf;

@@ -12,8 +12,8 @@ pub(crate) mod interface;
 mod process;
 pub(crate) mod pulls;
 
-pub use containers::{Containers, NO_CONTAINERS, Pick, Wanted};
-pub use interface::{CommandSpec, Container, Environment, FirstProcess, HOSTS_FILE, Invocation, Process, Runtime};
+pub use containers::{Containers, NO_CONTAINERS, Pick, WantedRuntime};
+pub use interface::{CommandSpec, Container, FirstProcess, HOSTS_FILE, Invocation, Process, ProcessEnv, Runtime};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

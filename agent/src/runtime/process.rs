@@ -4,9 +4,7 @@
 //! given up (`isolation::helper`).
 //! Does not: choose the user, or the restrictions.
 
-use super::interface::{
-    CommandSpec, Environment, Invocation, OTHER_RUNTIME, Process, Runtime, not_passed_on, rejected,
-};
+use super::interface::{CommandSpec, Invocation, OTHER_RUNTIME, Process, ProcessEnv, Runtime, not_passed_on, rejected};
 use crate::elements::run::ElementsStart;
 use crate::isolation::JobUser;
 use crate::isolation::helper::{JobStart, start_as};
@@ -24,7 +22,7 @@ impl Runtime for ProcessRuntime {
         "process"
     }
 
-    fn base_environment(&self, agent_env: &Environment, user: Option<&JobUser>, work_dir: &Path) -> Environment {
+    fn base_environment(&self, agent_env: &ProcessEnv, user: Option<&JobUser>, work_dir: &Path) -> ProcessEnv {
         let mut env = agent_env.clone();
         if let Some(user) = user {
             let home = user.home.as_deref().unwrap_or(work_dir);
@@ -74,8 +72,8 @@ mod tests {
     }
 
     fn invoke(order: &AllocOrder, user: Option<&JobUser>) -> Result<Invocation, EndCause> {
-        let env = Environment::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
-        let agent_env = Environment::from([("PATH".to_owned(), "/bin".to_owned())]);
+        let env = ProcessEnv::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
+        let agent_env = ProcessEnv::from([("PATH".to_owned(), "/bin".to_owned())]);
         let spec = CommandSpec {
             alloc_dir: Path::new("/a"),
             node_id: node_id(),

@@ -4,8 +4,8 @@
 //! Does not: call a service, but for that connection.
 
 use super::{LastCall, Services};
-use crate::contact::client::Clock;
-use crate::contact::node_state::NodeState;
+use crate::contact::client::NodeClock;
+use crate::contact::shared_node::SharedNode;
 use model::wire::ServiceReach;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,7 +39,7 @@ struct ServiceHealth {
 }
 
 /// Reads the files again and again, and tells the control plane at once when the node cannot reach a service, or can again.
-pub async fn watch(state: &NodeState, services: &Services, clock: Clock) {
+pub async fn watch(state: &SharedNode, services: &Services, clock: NodeClock) {
     let mut healths = BTreeMap::new();
     loop {
         let reach = reach_now(services, &mut healths, SystemTime::from(clock())).await;

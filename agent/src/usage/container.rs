@@ -13,7 +13,7 @@ use process_table::descendants_now;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct ContainerCounts {
     pub(super) cpu_ms: Option<u64>,
     /// The most memory so far.
     pub(super) memory_kib: Option<u64>,
@@ -24,22 +24,22 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub(super) struct ContainerMeter {
     watch: Arc<InitWatch>,
-    counts: Counts,
+    counts: ContainerCounts,
 }
 
 impl ContainerMeter {
     pub(super) fn of(watch: Arc<InitWatch>) -> Self {
-        Self { watch, counts: Counts::default() }
+        Self { watch, counts: ContainerCounts::default() }
     }
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn sample(&mut self) {
         self.watch.note_kills();
         if let Some(now) = self.watch.init().and_then(counts) {
             self.counts.add(now);
         }
     }
 
-    pub(super) const fn counts(&self) -> Counts {
+    pub(super) const fn counts(&self) -> ContainerCounts {
         self.counts
     }
 
@@ -48,7 +48,7 @@ impl ContainerMeter {
     }
 }
 
-impl Counts {
+impl ContainerCounts {
     fn add(&mut self, now: Self) {
         let more = |(read, written): (u64, u64), (r, w): (u64, u64)| (read.max(r), written.max(w));
         *self = Self {
@@ -60,11 +60,11 @@ impl Counts {
 }
 
 /// `None` if the container has ended.
-fn counts(init: &Init) -> Option<Counts> {
+fn counts(init: &Init) -> Option<ContainerCounts> {
     let mut pids = vec![init.pid];
     pids.extend(descendants_now(init.pid).iter().map(|p| p.pid));
     let group = init.group.as_deref();
-    let counts = Counts {
+    let counts = ContainerCounts {
         cpu_ms: group.and_then(group::cpu_ms).or_else(|| Some(processes::cpu_ms(&pids))),
         memory_kib: group.and_then(group::memory_kib).or_else(|| processes::memory_kib(&pids)),
         io: group.and_then(group::io).or_else(|| processes::io(&pids)),
@@ -94,19 +94,19 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         let own = process_table::read(std::process::id() as i32).unwrap();
         let mut init = Init { group: Some(dir.path().to_owned()), ..Init::at(own.pid, own.start_ticks) };
-        let mut seen = Counts::default();
+        let mut seen = ContainerCounts::default();
         write("cpu.stat", "usage_usec 2500999\nuser_usec 1\n");
         write("memory.current", "73400320\n");
         write("memory.stat", "anon 5\ninactive_file 10485760\n");
         write("io.stat", "8:0 rbytes=1000 wbytes=20\n8:16 rbytes=5 wbytes=7\n");
         seen.add(counts(&init).unwrap());
-        let first = Counts { cpu_ms: Some(2500), memory_kib: Some(60 << 10), io: Some((1005, 27)) };
+        let first = ContainerCounts { cpu_ms: Some(2500), memory_kib: Some(60 << 10), io: Some((1005, 27)) };
         assert_eq!(seen, first);
         write("cpu.stat", "usage_usec 3000000\n");
         write("memory.current", "0\n");
         write("io.stat", "8:0 rbytes=1 wbytes=30\n");
         seen.add(counts(&init).unwrap());
-        assert_eq!(seen, Counts { cpu_ms: Some(3000), io: Some((1005, 30)), ..first });
+        assert_eq!(seen, ContainerCounts { cpu_ms: Some(3000), io: Some((1005, 30)), ..first });
         // Another process has the pid now.
         init.start_ticks += 1;
         assert_eq!(counts(&init), None);
@@ -121,7 +121,7 @@ mod tests {
             first_process("perl -e '$x = \"x\" x (40 << 20); 1 while (times)[0] < 0.3; sleep 60'; true");
         let init = Init::of(&first).unwrap();
         assert_eq!(init.group, None);
-        let mut seen = Counts::default();
+        let mut seen = ContainerCounts::default();
         while seen.cpu_ms < Some(300) || seen.memory_kib < Some(40 << 10) {
             assert!(child.try_wait().unwrap().is_none());
             seen.add(counts(&init).unwrap());

@@ -3,8 +3,8 @@
 //! The agent asks for all GPUs of the machine, and writes the answer to one file. The supervisors of the allocs read it: none
 //! of them asks the driver, which may take seconds.
 //!
-//! Guarantees: only the GPUs of the alloc count, and only looks while its command runs; each look counts once.
-//! Does not: see what happens between two looks; each look is about the last second.
+//! Guarantees: only the GPUs of the alloc count, and only samples while its command runs; each look counts once.
+//! Does not: see what happens between two samples; each look is about the last second.
 
 use crate::machine::atomic_file;
 use crate::work::alloc_dir::AllocDir;
@@ -16,22 +16,22 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct GpuLook {
+pub(crate) struct GpuSample {
     pub(crate) busy_percent: Option<u64>,
     pub(crate) memory_mib: Option<u64>,
 }
 
 /// One sample for each GPU of the machine, by uuid.
-pub(crate) type GpuLooks = BTreeMap<String, GpuLook>;
+pub(crate) type GpuSamples = BTreeMap<String, GpuSample>;
 
 /// Replaces the file. A reader sees the old or the new; a crash may lose both.
-pub(crate) fn write_gpu_looks(looks: &GpuLooks, file: &Path) -> io::Result<()> {
+pub(crate) fn write_gpu_samples(samples: &GpuSamples, file: &Path) -> io::Result<()> {
     let new = file.with_extension("new");
-    atomic_file::write(&new, &serde_json::to_vec(looks)?)?;
+    atomic_file::write(&new, &serde_json::to_vec(samples)?)?;
     fs::rename(new, file)
 }
 
-/// Adds up what the looks say of the GPUs of one alloc.
+/// Adds up what the samples say of the GPUs of one alloc.
 #[derive(Debug, Default)]
 pub(crate) struct GpuMeter {
     uuids: Vec<String>,
@@ -39,14 +39,14 @@ pub(crate) struct GpuMeter {
     /// When the last counted look was written.
     counted: Option<SystemTime>,
     percents: u64,
-    looks: u64,
+    samples: u64,
     memory_mib: Option<u64>,
 }
 
 impl GpuMeter {
     /// Measures these GPUs, which the alloc in `dir` has.
     pub(crate) fn new(uuids: &[String], dir: &AllocDir) -> Self {
-        Self { uuids: uuids.to_owned(), file: dir.gpu_looks(), ..Self::default() }
+        Self { uuids: uuids.to_owned(), file: dir.gpu_samples(), ..Self::default() }
     }
 
     /// Samples from before the start of the command do not count.
@@ -55,18 +55,18 @@ impl GpuMeter {
     }
 
     /// Counts the last look, if it is a new one.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn sample(&mut self) {
         let written_at = self.written_at();
         if written_at == self.counted {
             return;
         }
         self.counted = written_at;
         let Ok(text) = fs::read(&self.file) else { return };
-        let all: GpuLooks = serde_json::from_slice(&text).unwrap_or_default();
+        let all: GpuSamples = serde_json::from_slice(&text).unwrap_or_default();
         for look in self.uuids.iter().filter_map(|uuid| all.get(uuid)) {
             if let Some(percent) = look.busy_percent {
                 self.percents = self.percents.saturating_add(percent.min(100));
-                self.looks += 1;
+                self.samples += 1;
             }
             self.memory_mib = self.memory_mib.max(look.memory_mib);
         }
@@ -79,7 +79,7 @@ impl GpuMeter {
 
     /// How busy they were on average; `None` if no look says it.
     pub(crate) fn percent(&self) -> Option<u64> {
-        (self.looks > 0).then(|| (self.percents + self.looks / 2) / self.looks)
+        (self.samples > 0).then(|| (self.percents + self.samples / 2) / self.samples)
     }
 
     /// The most memory in use on one of them.
@@ -97,7 +97,7 @@ mod tests {
     fn new_looks_at_its_own_gpus_count_once_and_from_the_beginning_of_the_command() {
         let dir = tempfile::tempdir().unwrap();
         let alloc = AllocDir::at(dir.path().join("allocs/a"));
-        let file = dir.path().join("gpu-looks.json");
+        let file = dir.path().join("gpu-samples.json");
         let look = |s: u64, text: &str| {
             fs::write(&file, text).unwrap();
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(s);
@@ -107,19 +107,19 @@ mod tests {
         let mut meter = GpuMeter::new(&["GPU-a".into(), "GPU-b".into()], &alloc);
         look(1, r#"{"GPU-a": {"busy_percent": 100, "memory_mib": 900}}"#);
         meter.begin();
-        meter.look();
+        meter.sample();
         assert_eq!((meter.percent(), meter.memory_mib()), (None, None), "that was before");
         look(2, r#"{"GPU-a": {"busy_percent": 60, "memory_mib": 5}, "GPU-c": {"busy_percent": 99, "memory_mib": 99}}"#);
-        meter.look();
-        meter.look();
+        meter.sample();
+        meter.sample();
         look(3, r#"{"GPU-a": {"busy_percent": 900}, "GPU-b": {"busy_percent": 11, "memory_mib": 7}}"#);
-        meter.look();
+        meter.sample();
         assert_eq!((meter.percent(), meter.memory_mib()), (Some(57), Some(7)));
         look(4, "what is this");
-        meter.look();
+        meter.sample();
         assert_eq!(meter.percent(), Some(57));
         let mut none = GpuMeter::new(&[], &alloc);
-        none.look();
+        none.sample();
         assert_eq!(none.percent(), None);
     }
 }

@@ -15,7 +15,7 @@ mod group;
 mod processes;
 mod text;
 
-pub(crate) use gpus::{GpuLook, GpuLooks, GpuMeter, write_gpu_looks};
+pub(crate) use gpus::{GpuMeter, GpuSample, GpuSamples, write_gpu_samples};
 
 use crate::runtime::init::InitWatch;
 use crate::work::alloc_dir::AllocDir;
@@ -31,11 +31,11 @@ use tokio::time::Instant;
 const NEWS: Duration = Duration::from_secs(30);
 
 /// Before this, the process may still be the program that starts the command.
-const FIRST_LOOK: Duration = Duration::from_millis(250);
+const FIRST_SAMPLE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Meter {
-    of: Measured,
+    of: Counter,
     began: Instant,
     ran: Option<Duration>,
     memory_kib: Option<u64>,
@@ -46,7 +46,7 @@ pub(crate) struct Meter {
 
 /// What counts the usage of an alloc.
 #[derive(Debug)]
-enum Measured {
+enum Counter {
     /// Its control group, if it has one. Otherwise the kernel counts for the children of the supervisor.
     Own(Option<PathBuf>),
     Container(ContainerMeter),
@@ -55,7 +55,7 @@ enum Measured {
 impl Meter {
     /// `group` is the control group of the alloc, if it has one.
     pub(crate) fn new(group: Option<&Path>, gpus: GpuMeter, now: Instant) -> Self {
-        let of = Measured::Own(group.map(Path::to_owned));
+        let of = Counter::Own(group.map(Path::to_owned));
         let scratch = MostScratch::default();
         Self { of, began: now, ran: None, memory_kib: None, news_at: now + NEWS, scratch, gpus }
     }
@@ -65,7 +65,7 @@ impl Meter {
         (self.began, self.news_at) = (now, now + NEWS);
         self.gpus.begin();
         if let Some(container) = container {
-            self.of = Measured::Container(ContainerMeter::of(container));
+            self.of = Counter::Container(ContainerMeter::of(container));
         }
     }
 
@@ -76,9 +76,9 @@ impl Meter {
 
     /// Measures the alloc in `dir` now. `pids` are the processes below the supervisor. Every `NEWS`, writes the usage down for the
     /// agent.
-    pub(crate) fn look(&mut self, pids: &[i32], dir: &AllocDir, now: Instant) {
+    pub(crate) fn measure(&mut self, pids: &[i32], dir: &AllocDir, now: Instant) {
         self.sample(pids, now);
-        self.gpus.look();
+        self.gpus.sample();
         if let Some(usage) = self.news(pids, now)
             && let Err(error) = dir.write_used(&usage)
         {
@@ -88,15 +88,13 @@ impl Meter {
 
     /// Measures the memory now.
     fn sample(&mut self, pids: &[i32], now: Instant) {
-        if now.duration_since(self.began) < FIRST_LOOK {
+        if now.duration_since(self.began) < FIRST_SAMPLE {
             return;
         }
         let kib = match &mut self.of {
-            Measured::Own(group) => {
-                group.as_deref().and_then(group::memory_kib).or_else(|| processes::memory_kib(pids))
-            }
-            Measured::Container(container) => {
-                container.look();
+            Counter::Own(group) => group.as_deref().and_then(group::memory_kib).or_else(|| processes::memory_kib(pids)),
+            Counter::Container(container) => {
+                container.sample();
                 container.counts().memory_kib
             }
         };
@@ -110,7 +108,7 @@ impl Meter {
         }
         self.news_at = now + NEWS;
         let mut usage = self.usage_in(Path::new("/proc/self"), now.duration_since(self.began))?;
-        if matches!(self.of, Measured::Own(None)) {
+        if matches!(self.of, Counter::Own(None)) {
             usage.cpu_ms = usage.cpu_ms.saturating_add(processes::cpu_ms(pids));
         }
         Some(usage)
@@ -119,8 +117,8 @@ impl Meter {
     /// Notes that the command has ended.
     pub(crate) fn end(&mut self, now: Instant) {
         self.ran = Some(now.duration_since(self.began));
-        self.gpus.look();
-        if let Measured::Container(container) = &self.of {
+        self.gpus.sample();
+        if let Counter::Container(container) = &self.of {
             container.end();
         }
     }
@@ -132,14 +130,14 @@ impl Meter {
 
     fn usage_in(&self, own: &Path, ran: Duration) -> Option<Usage> {
         let (cpu_ms, peak_kib, io) = match &self.of {
-            Measured::Own(group) => {
+            Counter::Own(group) => {
                 let group = group.as_deref();
                 let cpu_ms = group.and_then(group::cpu_ms).or_else(|| processes::children_cpu_ms(own));
                 let io = group.and_then(group::io).or_else(|| processes::children_io(own));
                 // For a command that ended before the first look, only the peak is known.
                 (cpu_ms, group.and_then(group::peak_kib), io)
             }
-            Measured::Container(container) => (container.counts().cpu_ms, None, container.counts().io),
+            Counter::Container(container) => (container.counts().cpu_ms, None, container.counts().io),
         };
         Some(Usage {
             ran_ms: u64::try_from(ran.as_millis()).ok()?,
@@ -171,7 +169,7 @@ mod tests {
     fn measured(group: Option<&Path>, own: &Path) -> Option<Usage> {
         let now = Instant::now();
         let mut meter = Meter::new(group, GpuMeter::default(), now);
-        meter.sample(&[], now + FIRST_LOOK);
+        meter.sample(&[], now + FIRST_SAMPLE);
         meter.end(now + Duration::from_secs(3));
         meter.usage_in(own, meter.ran?)
     }
@@ -239,7 +237,7 @@ mod tests {
         let mut meter = Meter::new(None, GpuMeter::default(), Instant::now());
         meter.sample(&[own], meter.began);
         assert_eq!(meter.memory_kib, None, "too early");
-        meter.sample(&[own], meter.began + FIRST_LOOK);
+        meter.sample(&[own], meter.began + FIRST_SAMPLE);
         assert!(meter.memory_kib > Some(0));
     }
 

@@ -55,7 +55,7 @@ const LEFT: &str = "container";
 const ENDED: &str = "ended";
 
 /// The file beside `allocs/` with the usage of the GPUs at the agent's last look.
-pub const GPU_LOOKS: &str = "gpu-looks.json";
+pub const GPU_SAMPLES: &str = "gpu-samples.json";
 
 /// Disk space for the exit record.
 const RESERVE_BYTES: usize = 8 << 10;
@@ -183,8 +183,8 @@ impl AllocDir {
         self.of_command().into_iter().chain([output.output(), output.switches()]).collect()
     }
 
-    pub fn gpu_looks(&self) -> PathBuf {
-        self.0.join("../..").join(GPU_LOOKS)
+    pub fn gpu_samples(&self) -> PathBuf {
+        self.0.join("../..").join(GPU_SAMPLES)
     }
 
     pub fn elements(&self) -> PathBuf {

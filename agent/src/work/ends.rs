@@ -7,7 +7,7 @@
 use super::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::elements;
 use crate::output::output_files::output_tail;
-use crate::protocol::Seen;
+use crate::protocol::Observed;
 use model::ids::AllocId;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{EndCause, Ending};
@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 pub(crate) const RUN_ALLOC: &str = "run-alloc";
 
 /// The end of an alloc for its report: the exit record, with the tail of the output and the results of the elements.
-pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Seen {
+pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Observed {
     let (log_tail, tail_switches) = output_tail(&dir.output_files(), MAX_LOG_TAIL_BYTES).unwrap_or_default();
     let log_tail = Some(log_tail).filter(|t| !t.is_empty());
     // If the file cannot be read, the elements run again.
-    let elements = elements::told(&dir.elements()).unwrap_or_default();
+    let elements = elements::report_in(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
     let end = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
-    Seen::Ended(Box::new(end))
+    Observed::Ended(Box::new(end))
 }
 
 /// Who claimed the right to start the alloc. If the file is garbage, this is the supervisor that runs.

@@ -14,7 +14,7 @@
 use super::alloc_dir::{AllocDir, AllocTask};
 use super::obstacle::Obstacle;
 use crate::machine::atomic_file;
-use crate::rights::secrets::{Call, Reader, suffix};
+use crate::rights::secrets::{SecretAccess, ServiceCall, suffix};
 use crate::runtime::RuntimeKind;
 use crate::runtime::pulls::{self, PullFault};
 use crate::services::Services;
@@ -48,7 +48,7 @@ pub fn reference(task: &AllocTask, dir: &AllocDir) -> Option<String> {
 }
 
 /// Makes sure that the node has the image of the task, and writes down its digest.
-pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<Reader<'_>>) -> Result<(), Obstacle> {
+pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<SecretAccess<'_>>) -> Result<(), Obstacle> {
     let work = &task.order.work;
     // The runtime rejects an invalid reference later, when it makes the command line.
     let Some(image) = work.image.as_deref().filter(|image| is_image_reference(image)) else { return Ok(()) };
@@ -134,7 +134,12 @@ fn last_error(printed: &str) -> &str {
 /// Writes the file with the login for docker and podman, if the job has a login. `at` is the place of the secret with the login. If
 /// Amazon ECR refuses the role of the job, writes no file and returns the reason: the pull may still succeed with another login of
 /// the node.
-async fn log_in(at: Option<&str>, image: &str, dir: &AllocDir, reader: Reader<'_>) -> Result<Option<String>, Obstacle> {
+async fn log_in(
+    at: Option<&str>,
+    image: &str,
+    dir: &AllocDir,
+    reader: SecretAccess<'_>,
+) -> Result<Option<String>, Obstacle> {
     let is_stopped = || dir.stop_reason().is_some();
     let auth = match (at, ecr_region(image)) {
         (Some(place), _) => {
@@ -193,8 +198,8 @@ fn ecr_region(image: &str) -> Option<&str> {
 }
 
 /// The login to Amazon ECR for the role of the job: `USER:PASSWORD` in base64.
-async fn ecr_token(reader: &Reader<'_>, region: &str) -> Result<String, Obstacle> {
-    let call = Call {
+async fn ecr_token(reader: &SecretAccess<'_>, region: &str) -> Result<String, Obstacle> {
+    let call = ServiceCall {
         of: Service::Registry,
         host: "api.ecr",
         service: "ecr",

@@ -42,10 +42,10 @@ pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error)
         Some(Errno::ENOENT | Errno::EACCES | Errno::ENOTDIR) if access(cwd, AccessFlags::X_OK).is_err() => {
             not_started()
         }
-        Some(Errno::EACCES | Errno::EPERM) => look(program, path, cwd),
+        Some(Errno::EACCES | Errno::EPERM) => fault_of(program, path, cwd),
         Some(_) if is_of_the_machine(error) => not_started(),
         // The file is no program that the kernel takes, or the command has what no process can get.
-        Some(_) | None => look(program, path, cwd),
+        Some(_) | None => fault_of(program, path, cwd),
     }
 }
 
@@ -103,7 +103,7 @@ fn is_executable(place: &Path) -> bool {
 }
 
 /// Finds out what is wrong with the file of the program.
-fn look(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
+fn fault_of(program: &str, path: Option<&str>, cwd: &Path) -> EndCause {
     let (program, places) = (program.to_owned(), places(program, path, cwd));
     let mut there = places.iter().filter(|place| place.exists()).peekable();
     if program.is_empty() || there.peek().is_none() {

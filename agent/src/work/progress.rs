@@ -8,8 +8,8 @@
 //! Does not: look at an alloc that has ended: its end says all of this.
 
 use super::alloc_dir::AllocDir;
-use crate::elements::told;
-use crate::protocol::Progress;
+use crate::elements::report_in;
+use crate::protocol::AllocProgress;
 use model::ids::AllocId;
 use model::wire::AllocOrder;
 use std::collections::BTreeMap;
@@ -17,52 +17,52 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time between two looks at a pack, and before the first look at another alloc.
+/// The time between two samples at a pack, and before the first look at another alloc.
 const MINUTE: Duration = Duration::from_secs(60);
-/// The most time between two looks at an alloc.
+/// The most time between two samples at an alloc.
 const HOUR: Duration = Duration::from_secs(3600);
 /// The time before the first look at an alloc that is the first to get its image.
 const FIRST_OF_IMAGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Looks {
+struct LastSample {
     last: Instant,
     wait: Duration,
 }
 
 #[derive(Debug)]
-pub struct ProgressReader {
+pub struct ProgressSampler {
     allocs: PathBuf,
-    looks: BTreeMap<AllocId, Looks>,
+    samples: BTreeMap<AllocId, LastSample>,
 }
 
-impl ProgressReader {
+impl ProgressSampler {
     pub const fn new(allocs: PathBuf) -> Self {
-        Self { allocs, looks: BTreeMap::new() }
+        Self { allocs, samples: BTreeMap::new() }
     }
 
     /// The progress of the alloc of this order; `None` if it is not time to look.
-    pub fn look(&mut self, order: &AllocOrder, now: Instant) -> Option<Progress> {
+    pub fn sample(&mut self, order: &AllocOrder, now: Instant) -> Option<AllocProgress> {
         let work = &order.work;
         let first = if work.image.is_some() && work.image_digest.is_none() { FIRST_OF_IMAGE } else { MINUTE };
-        let looks = self.looks.entry(order.alloc_id).or_insert(Looks { last: now, wait: first });
-        if now.duration_since(looks.last) < looks.wait {
+        let samples = self.samples.entry(order.alloc_id).or_insert(LastSample { last: now, wait: first });
+        if now.duration_since(samples.last) < samples.wait {
             return None;
         }
-        looks.last = now;
+        samples.last = now;
         if work.pack.is_none() {
-            looks.wait = (looks.wait * 2).min(HOUR);
+            samples.wait = (samples.wait * 2).min(HOUR);
         }
         let dir = AllocDir::of(&self.allocs, order.alloc_id);
-        Some(Progress {
-            elements: told(&dir.elements()).unwrap_or_default(),
+        Some(AllocProgress {
+            elements: report_in(&dir.elements()).unwrap_or_default(),
             usage: dir.used(),
             image_digest: dir.image_digest(),
         })
     }
 
     pub(crate) fn forget_all_but(&mut self, known: impl Fn(AllocId) -> bool) {
-        self.looks.retain(|id, _| known(*id));
+        self.samples.retain(|id, _| known(*id));
     }
 }
 
@@ -77,9 +77,9 @@ mod tests {
     fn the_older_an_alloc_the_rarer_it_is_looked_at() {
         let begun = Instant::now();
         let looked_at = |order: &AllocOrder, hours: u64| {
-            let mut reader = ProgressReader::new("/nowhere".into());
-            let looks = |s: &u64| reader.look(order, begun + Duration::from_secs(*s)).is_some();
-            (0..hours * 3600).filter(looks).collect::<Vec<_>>()
+            let mut reader = ProgressSampler::new("/nowhere".into());
+            let samples = |s: &u64| reader.sample(order, begun + Duration::from_secs(*s)).is_some();
+            (0..hours * 3600).filter(samples).collect::<Vec<_>>()
         };
         let plain = testing::order(0, 1);
         assert_eq!(looked_at(&plain, 4), [60, 180, 420, 900, 1860, 3780, 7380, 10980]);

@@ -12,7 +12,7 @@ use crate::job_files::{JobFiles, StoredSoFar};
 use crate::machine::blocking::{blocking, on_files};
 use crate::rights::keys::JobRole;
 use crate::rights::{self, secrets};
-use crate::runtime::Environment;
+use crate::runtime::ProcessEnv;
 use crate::services::Services;
 use model::{ClientStatus, EndCause, StoredOutput};
 use remove_tree::remove_tree;
@@ -31,7 +31,7 @@ const AT_MOST: Duration = Duration::from_secs(86_400);
 #[derive(Debug, Default)]
 pub struct Provided {
     /// The variables with its credentials and its secrets.
-    pub env: Environment,
+    pub env: ProcessEnv,
     pub role: Option<JobRole>,
 }
 
@@ -57,7 +57,8 @@ impl Supervised<'_> {
             self.or_stopped(files.place(user.as_ref())).await?;
         }
         // The image comes last: until a container uses it, another alloc that needs disk space may remove it.
-        let reader = provided.role.as_ref().map(|role| secrets::Reader { role, endpoints: &self.context.endpoints });
+        let reader =
+            provided.role.as_ref().map(|role| secrets::SecretAccess { role, endpoints: &self.context.endpoints });
         self.or_stopped(image::provide(&self.task, &self.dir, reader)).await?;
         Ok(provided)
     }
@@ -92,14 +93,14 @@ impl Supervised<'_> {
 
     async fn rights(&self) -> Result<Provided, Obstacle> {
         let Self { task, dir, context } = self;
-        let (work, mut env) = (&task.order.work, Environment::new());
+        let (work, mut env) = (&task.order.work, ProcessEnv::new());
         let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(Provided::default()) };
         let cannot = |e: io::Error| Obstacle::of_node("cannot give the job its rights", &e);
         let user = task.user().map_err(cannot)?;
         let seen_at = task.runtime.alloc_path(dir.path());
         let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
         let role = JobRole { source: source.clone(), token, services: Services::of_alloc(dir.path()) };
-        let reader = secrets::Reader { role: &role, endpoints: &context.endpoints };
+        let reader = secrets::SecretAccess { role: &role, endpoints: &context.endpoints };
         let values = reader.read(work, || dir.stop_reason().is_some()).await?;
         if let Some(fault) = secrets::unusable(work, &values) {
             return Err(fault);
@@ -194,9 +195,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn outputs_are_stored_until_the_time_limit_and_not_long_after_a_stop() {
         let context = SupervisorContext {
-            env: Environment::new(),
+            env: ProcessEnv::new(),
             program: "/agent".into(),
-            endpoints: Environment::new(),
+            endpoints: ProcessEnv::new(),
             s3: S3Environment::default(),
             clock: || jiff::Timestamp::UNIX_EPOCH,
         };

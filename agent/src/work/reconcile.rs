@@ -4,9 +4,9 @@
 //! Does not: call the control plane; it wakes the loops that do.
 
 use super::runner::Runner;
-use crate::contact::node_state::NodeState;
+use crate::contact::shared_node::SharedNode;
 use crate::machine::guard;
-use crate::protocol::{Node, Progress, Seen, Work};
+use crate::protocol::{AllocProgress, MachineTask, Node, Observed};
 use model::ids::AllocId;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
 
 /// Runs rounds without end. Stops all work if the control plane has not answered for longer than `stop_after`.
-pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Duration>) {
+pub async fn run(state: &SharedNode, runner: &mut Runner, stop_after: Option<Duration>) {
     loop {
         run_once(state, runner).await;
         if let Some(limit) = stop_after
@@ -34,18 +34,18 @@ pub async fn run(state: &NodeState, runner: &mut Runner, stop_after: Option<Dura
     }
 }
 
-pub async fn run_once(state: &NodeState, runner: &mut Runner) {
+pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
             Ok(seen) => {
-                let is_running = seen == Seen::Running;
+                let is_running = seen == Observed::Running;
                 let reader = &mut runner.progress;
                 let progress = state.read(|n| {
                     let alloc = n.durable.allocs.get(&id).filter(|_| is_running)?;
-                    reader.look(&alloc.order, Instant::now())
+                    reader.sample(&alloc.order, Instant::now())
                 });
                 apply(state, id, seen);
-                tell(state, id, progress);
+                note_progress(state, id, progress);
             }
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
@@ -58,11 +58,11 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
     }
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
     runner.know(state.read(|n| n.gpus.clone()));
-    let refuses = state.read(|n| n.refuses.told().map(str::to_owned));
+    let refuses = state.read(|n| n.refuses.reason().map(str::to_owned));
     for work in state.read(Node::work) {
         match work {
-            Work::Run(order) => runner.start(&order, refuses.as_deref()),
-            Work::Stop(order, why) => runner.stop(&order, &why),
+            MachineTask::Run(order) => runner.start(&order, refuses.as_deref()),
+            MachineTask::Stop(order, why) => runner.stop(&order, &why),
         }
     }
     // A start that has just failed may say something about the node. The node must know that before it gets more work.
@@ -70,11 +70,11 @@ pub async fn run_once(state: &NodeState, runner: &mut Runner) {
     runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
 }
 
-fn apply(state: &NodeState, id: AllocId, seen: Seen) {
-    if state.read(|n| *n.seen(id) == seen) {
+fn apply(state: &SharedNode, id: AllocId, seen: Observed) {
+    if state.read(|n| *n.observed(id) == seen) {
         return;
     }
-    let ended = matches!(seen, Seen::Ended(_));
+    let ended = matches!(seen, Observed::Ended(_));
     if state.update_or_log(|n| n.observe(id, seen)).is_some() {
         state.allocs_changed.notify_one();
     }
@@ -86,7 +86,7 @@ fn apply(state: &NodeState, id: AllocId, seen: Seen) {
 }
 
 /// Notes the progress of an alloc, for the next report.
-fn tell(state: &NodeState, id: AllocId, progress: Option<Progress>) {
+fn note_progress(state: &SharedNode, id: AllocId, progress: Option<AllocProgress>) {
     let Some(progress) = progress.filter(|progress| state.read(|n| n.has_news(id, progress))) else { return };
     if state.update_or_log(|n| n.observe_progress(id, progress)).is_some() {
         state.allocs_changed.notify_one();
@@ -94,13 +94,13 @@ fn tell(state: &NodeState, id: AllocId, progress: Option<Progress>) {
 }
 
 /// Stops every alloc and waits until all have ended. Each gets TERM, and KILL after its kill timeout.
-pub async fn stop_everything(state: &NodeState, runner: &mut Runner, why: &str) {
+pub async fn stop_everything(state: &SharedNode, runner: &mut Runner, why: &str) {
     state.stop_all(why);
     let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
     let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
     let deadline = Instant::now()
         + longest
-        + runner.settings().containers.known().iter().map(|runtime| runtime.end_grace()).max().unwrap_or_default()
+        + runner.settings().containers.listed().iter().map(|runtime| runtime.end_grace()).max().unwrap_or_default()
         + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;

@@ -9,14 +9,14 @@
 use super::alloc_dir::{AllocDir, AllocTask, ExitRecord, StartRecord, is_cache_name};
 use super::end_tasks::{self, EndTasks};
 use super::ends::{self, ended};
-use super::progress::ProgressReader;
+use super::progress::ProgressSampler;
 use super::user_ids::{CACHE_FILES, UserIds};
 use crate::contact::s3_access::FilesSource;
 use crate::isolation::{JobUsers, TaskIsolation};
 use crate::machine::atomic_file;
 use crate::machine::data_dir::DataDir;
 use crate::machine::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
-use crate::protocol::{Gpu, Lacking, Seen, assign};
+use crate::protocol::{Gpu, Lacking, Observed, assign};
 use crate::rights::CredentialsPort;
 use crate::runtime::{Containers, NO_CONTAINERS, Pick, RuntimeKind};
 use model::EndCause;
@@ -83,7 +83,7 @@ pub struct Runner {
     last_uid: Option<u32>,
     gpus: Vec<Gpu>,
     fitness: Fitness,
-    pub progress: ProgressReader,
+    pub progress: ProgressSampler,
 }
 
 /// Why an alloc cannot be started.
@@ -118,7 +118,7 @@ impl Runner {
             last_uid: None,
             gpus: Vec::new(),
             fitness: Fitness::default(),
-            progress: ProgressReader::new(data.allocs()),
+            progress: ProgressSampler::new(data.allocs()),
         }
     }
 
@@ -358,7 +358,7 @@ impl Runner {
     }
 
     /// The state of this alloc now. Writes the exit record of an alloc whose supervisor was killed.
-    pub async fn observe(&mut self, id: AllocId) -> io::Result<Seen> {
+    pub async fn observe(&mut self, id: AllocId) -> io::Result<Observed> {
         let dir = self.dir(id);
         if let Some(child) = self.children.get_mut(&id)
             && child.try_wait()?.is_some()
@@ -382,17 +382,17 @@ impl Runner {
                 return self.end_unknown(id, &dir, "its directory is gone from its node".to_owned()).await;
             }
             // The alloc is not started, or its supervisor ended without a claim. A new supervisor is started for it.
-            return Ok(Seen::Pending);
+            return Ok(Observed::Pending);
         };
         let same_boot = start.boot_id == self.settings.boot_id;
         if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
-            return Ok(Seen::Running);
+            return Ok(Observed::Running);
         }
         if !self.have_ended(id, &dir, &start).await? {
-            return Ok(Seen::Running);
+            return Ok(Observed::Running);
         }
         if !same_boot && !start.is_never() {
-            return Ok(Seen::Gone);
+            return Ok(Observed::Gone);
         }
         self.end_without_supervisor(id, &dir, &start)
     }
@@ -410,10 +410,10 @@ impl Runner {
     }
 
     /// Ends an alloc as lost, because its files do not say how it ends.
-    async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> io::Result<Seen> {
+    async fn end_unknown(&mut self, id: AllocId, dir: &AllocDir, why: String) -> io::Result<Observed> {
         let end = end_tasks::end_unknown(self.settings.program.clone(), dir.clone());
         if !self.ending.have_ended(id, end).await? {
-            return Ok(Seen::Running);
+            return Ok(Observed::Running);
         }
         tracing::error!(alloc_id = %id, why, "nobody knows how the alloc ends: it is lost");
         let exit = ExitRecord::of(EndCause::Lost { why });
@@ -448,14 +448,14 @@ impl Runner {
     }
 
     /// Writes the exit record of an alloc whose supervisor did not write one.
-    fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Seen> {
+    fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Observed> {
         let exit = ends::without_supervisor(start);
         // If the supervisor has written its exit record in the meantime, that record stays.
         let written = dir.write_exit_record(&exit);
         if let Some(exit) = dir.exit_record()? {
             return Ok(ended(dir, exit));
         }
-        let Err(error) = written else { return Ok(Seen::Running) };
+        let Err(error) = written else { return Ok(Observed::Running) };
         tracing::error!(alloc_id = %id, %error, "cannot write the exit record");
         self.unwritten.insert(id, exit.clone());
         Ok(ended(dir, exit))
@@ -503,8 +503,8 @@ mod tests {
         Runner::new(settings, &data)
     }
 
-    fn is_not_started(seen: &Seen) -> bool {
-        matches!(seen, Seen::Ended(end) if matches!(end.cause, EndCause::NotStarted { .. }))
+    fn is_not_started(seen: &Observed) -> bool {
+        matches!(seen, Observed::Ended(end) if matches!(end.cause, EndCause::NotStarted { .. }))
     }
 
     #[tokio::test]
@@ -518,7 +518,7 @@ mod tests {
         let order = testing::order(0, 1);
         for _ in 1..MAX_NO_ROOM {
             runner.start(&order, None);
-            assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
+            assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Observed::Pending);
         }
         runner.start(&order, None);
         assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()));
@@ -578,7 +578,7 @@ mod tests {
         let order = testing::order(0, 1);
         fs::rename(root.path().join("allocs"), root.path().join("away")).unwrap();
         runner.start(&order, None);
-        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Seen::Pending);
+        assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Observed::Pending);
         fs::rename(root.path().join("away"), root.path().join("allocs")).unwrap();
         runner.start(&order, None);
         assert_eq!((runner.children.len(), runner.attempts[&order.alloc_id].failed), (1, 1));

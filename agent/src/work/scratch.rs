@@ -27,10 +27,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The longest look.
-const LOOK: Duration = Duration::from_secs(10);
+const LONGEST_SCAN: Duration = Duration::from_secs(10);
 
 /// The longest look after the command has ended, because the end of the alloc waits for it.
-const LAST_LOOK: Duration = Duration::from_millis(200);
+const LAST_SCAN: Duration = Duration::from_millis(200);
 
 /// The wait after a look is at least this many times as long as the look.
 const REST: u32 = 20;
@@ -54,8 +54,8 @@ impl MostScratch {
     }
 
     /// Looks at what the command has left behind.
-    pub(crate) fn look_last(&self, dirs: &[PathBuf]) {
-        self.note(used(dirs, Instant::now() + LAST_LOOK, u64::MAX));
+    pub(crate) fn measure_last(&self, dirs: &[PathBuf]) {
+        self.note(used(dirs, Instant::now() + LAST_SCAN, u64::MAX));
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
     loop {
         tokio::time::sleep(wait).await;
         let (dirs, began) = (dirs.clone(), Instant::now());
-        let used = tokio::task::spawn_blocking(move || used(&dirs, began + LOOK, allowed)).await.unwrap_or(0);
+        let used = tokio::task::spawn_blocking(move || used(&dirs, began + LONGEST_SCAN, allowed)).await.unwrap_or(0);
         most.note(used);
         if used > allowed {
             return EndCause::OverScratch { allowed_gib, used_mib: used >> 20 };
@@ -78,7 +78,7 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
 
 /// How many bytes these files and directories take up, as far as a look until `until` finds them. Ends early above `enough`.
 fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
-    let mut found = Found { bytes: 0, linked: BTreeSet::new(), until, enough };
+    let mut found = DiskUse { bytes: 0, linked: BTreeSet::new(), until, enough };
     for place in places {
         // What cannot be looked at counts as nothing.
         match statat(CWD, place.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
@@ -90,7 +90,7 @@ fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
     found.bytes
 }
 
-struct Found {
+struct DiskUse {
     bytes: u64,
     /// The files that have several names and were counted.
     linked: BTreeSet<u64>,
@@ -98,7 +98,7 @@ struct Found {
     enough: u64,
 }
 
-impl Found {
+impl DiskUse {
     /// Counts what is in a directory, as long as this is of use. Nothing outside of it and no other file system counts: a job may put
     /// links in the place of its directories at any time.
     fn below(&mut self, root: &Path, metadata: &Stat) {
@@ -162,9 +162,9 @@ mod tests {
         assert_eq!(most.mib(), None, "nobody looked");
         let file = dir.path().join("file");
         fs::write(&file, vec![b'x'; 3 << 20]).unwrap();
-        most.look_last(&dirs);
+        most.measure_last(&dirs);
         fs::remove_file(&file).unwrap();
-        most.look_last(&dirs);
+        most.measure_last(&dirs);
         assert!((3..=4).contains(&most.mib().unwrap()), "{most:?}");
     }
 
@@ -174,7 +174,8 @@ mod tests {
         let (work, tmp) = (dir.path().join("work"), dir.path().join("tmp"));
         fs::create_dir_all(work.join("a/b")).unwrap();
         fs::create_dir(&tmp).unwrap();
-        let look = || used(&[work.clone(), tmp.clone(), dir.path().join("absent")], Instant::now() + LOOK, u64::MAX);
+        let look =
+            || used(&[work.clone(), tmp.clone(), dir.path().join("absent")], Instant::now() + LONGEST_SCAN, u64::MAX);
         let empty = look();
         let file = work.join("a/b/file");
         fs::write(&file, vec![b'x'; 1 << 20]).unwrap();
@@ -186,11 +187,14 @@ mod tests {
         std::os::unix::fs::symlink("..", work.join("a/up")).unwrap();
         fs::File::create(tmp.join("hole")).unwrap().set_len(1 << 40).unwrap();
         assert!(look() - empty < with_file + (64 << 10), "{}", look() - empty);
-        assert!(used(std::slice::from_ref(&file), Instant::now() + LOOK, u64::MAX) >= 1 << 20, "a file counts too");
-        std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
-        assert!(used(&[dir.path().join("link")], Instant::now() + LOOK, u64::MAX) < 1 << 20, "a link does not");
         assert!(
-            used(std::slice::from_ref(&work), Instant::now() + LOOK, 10) > 10,
+            used(std::slice::from_ref(&file), Instant::now() + LONGEST_SCAN, u64::MAX) >= 1 << 20,
+            "a file counts too"
+        );
+        std::os::unix::fs::symlink(&file, dir.path().join("link")).unwrap();
+        assert!(used(&[dir.path().join("link")], Instant::now() + LONGEST_SCAN, u64::MAX) < 1 << 20, "a link does not");
+        assert!(
+            used(std::slice::from_ref(&work), Instant::now() + LONGEST_SCAN, 10) > 10,
             "it ends early, and above the limit"
         );
         assert_eq!(used(&[work], Instant::now() - Duration::from_secs(1), u64::MAX), 0, "there was no time");

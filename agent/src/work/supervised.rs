@@ -4,24 +4,24 @@
 //! Does not: do anything (`provision` and `supervisor` do).
 
 use super::alloc_dir::{AllocDir, AllocTask};
-use crate::contact::client::Clock;
+use crate::contact::client::NodeClock;
 use crate::contact::s3_access::S3Environment;
-use crate::runtime::Environment;
+use crate::runtime::ProcessEnv;
 use model::time::Time;
 use std::path::PathBuf;
 
 #[derive(Debug)]
 pub struct SupervisorContext {
     /// `PATH`, `HOME` and `LANG`, as far as they are set.
-    pub env: Environment,
+    pub env: ProcessEnv,
     /// This program. It is started again to become the job's user.
     pub program: PathBuf,
     /// `AWS_ENDPOINT_URL` and the like, as far as they are set: for jobs with a role.
-    pub endpoints: Environment,
+    pub endpoints: ProcessEnv,
     /// What the environment of the agent says about S3.
     pub s3: S3Environment,
     /// The clock, to sign with, and for the times that people read.
-    pub clock: Clock,
+    pub clock: NodeClock,
 }
 
 #[derive(Debug)]

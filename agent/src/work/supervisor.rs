@@ -29,7 +29,7 @@ use crate::output::capture::{Capture, Printers};
 use crate::output::output_files::output_tail;
 use crate::rights;
 use crate::runtime::init::InitWatch;
-use crate::runtime::{CommandSpec, Environment, HOSTS_FILE, Process};
+use crate::runtime::{CommandSpec, HOSTS_FILE, Process, ProcessEnv};
 use crate::usage::{GpuMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -60,7 +60,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How many bytes of the end of the output are read to find the error message of a runtime.
-const SAID_BYTES: usize = 4096;
+const MESSAGE_BYTES: usize = 4096;
 
 /// Runs the alloc in `dir` to its end.
 pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
@@ -97,7 +97,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         Err(fault) => (fault.into(), None, None),
     };
     kill_descendants(own_pid).await;
-    meter.scratch().look_last(&dir.of_scratch());
+    meter.scratch().measure_last(&dir.of_scratch());
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
         UserIds::of(dir).end(isolation, &context.program, dir).await;
@@ -133,12 +133,7 @@ pub(crate) fn listen_to_ignored() {
 
 impl Supervised<'_> {
     /// Runs the command of the alloc to its end. The caller writes the rest of its output.
-    async fn work(
-        &self,
-        rights: &Environment,
-        meter: &mut Meter,
-        term: &mut UnixSignal,
-    ) -> (EndCause, Option<Capture>) {
+    async fn work(&self, rights: &ProcessEnv, meter: &mut Meter, term: &mut UnixSignal) -> (EndCause, Option<Capture>) {
         match self.start_command(rights) {
             Ok((child, mut capture, process)) => {
                 // The command is no child of the client, so its container is measured instead.
@@ -170,14 +165,14 @@ impl Supervised<'_> {
             Process::Helper(verdict) => verdict.read(),
             Process::Client(_) if code == 0 => None,
             Process::Client(_) => {
-                let said = output_tail(&self.dir.output_files(), SAID_BYTES).unwrap_or_default().0;
+                let said = output_tail(&self.dir.output_files(), MESSAGE_BYTES).unwrap_or_default().0;
                 self.task.runtime.judge(&self.task.order, code, &said, is_out_of_memory).await
             }
         };
         other.unwrap_or(cause)
     }
 
-    fn start_command(&self, rights: &Environment) -> Result<Started, EndCause> {
+    fn start_command(&self, rights: &ProcessEnv) -> Result<Started, EndCause> {
         let Self { task, dir, context } = self;
         let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
         let user = task.user().map_err(|e| cannot("find out who runs the command", &e))?;
@@ -277,7 +272,7 @@ impl Supervised<'_> {
 
     /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
     /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
-    fn environment(&self, rights: &Environment, user: Option<&JobUser>) -> Environment {
+    fn environment(&self, rights: &ProcessEnv, user: Option<&JobUser>) -> ProcessEnv {
         let Self { task, dir, context } = self;
         let order = &task.order;
         let mut env = task.runtime.base_environment(&context.env, user, &dir.work());
@@ -343,7 +338,7 @@ impl Supervised<'_> {
                     let found = process_table::descendants_now(own_pid);
                     reap_adopted_children(&found, own_pid, group);
                     let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
-                    meter.look(&pids, dir, Instant::now());
+                    meter.measure(&pids, dir, Instant::now());
                     if let Some(why) = self.must_end(capture, &found, group) {
                         end.kill(why);
                     }
@@ -468,7 +463,7 @@ mod tests {
 
     fn task(runtime: &str) -> AllocTask {
         let mut order = order(0, 1);
-        order.env = Environment::from([("A".into(), "1".into()), ("NODEKEEPER_MEMBER".into(), "7".into())]);
+        order.env = ProcessEnv::from([("A".into(), "1".into()), ("NODEKEEPER_MEMBER".into(), "7".into())]);
         order.hosts = vec!["10.0.0.1".into(), "10.0.0.2".into()];
         let caches = vec![("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let runtime = RuntimeKind::named(runtime).unwrap();
@@ -487,16 +482,16 @@ mod tests {
         }
     }
 
-    fn environment(task: AllocTask) -> Environment {
+    fn environment(task: AllocTask) -> ProcessEnv {
         let context = SupervisorContext {
-            env: Environment::from([("PATH".to_owned(), "/bin".to_owned())]),
+            env: ProcessEnv::from([("PATH".to_owned(), "/bin".to_owned())]),
             program: PathBuf::from("/agent"),
-            endpoints: Environment::new(),
+            endpoints: ProcessEnv::new(),
             s3: S3Environment::default(),
             clock: || jiff::Timestamp::UNIX_EPOCH,
         };
         let alloc = Supervised { task, dir: AllocDir::at("/a".into()), context: &context };
-        alloc.environment(&Environment::new(), None)
+        alloc.environment(&ProcessEnv::new(), None)
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Does not: know what it shows.
 
 use crate::console::show::{self, Screen};
-use crate::console::{Context, Outcome};
+use crate::console::{CommandOutcome, Context};
 use model::time::Time;
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ pub(crate) async fn pause() -> bool {
 pub(super) async fn once(
     context: &mut Context<'_>,
     look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let mut page = Screenful { colours: context.colours, ..Screenful::default() };
     let looked = look(context.now(), &mut page).await;
     context.err.write_all(&page.err)?;
     context.out.write_all(&page.out)?;
-    looked.map(|()| Outcome::Done)
+    looked.map(|()| CommandOutcome::Done)
 }
 
 /// Repeats the look until `pause` says that no other follows.
@@ -42,7 +42,7 @@ pub(super) async fn repeat(
     context: &mut Context<'_>,
     look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
     pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let (mut failed, mut is_first) = (0, true);
     loop {
         let (mut page, now) = (Screenful { colours: context.colours, ..Screenful::default() }, context.now());
@@ -72,7 +72,7 @@ pub(super) async fn repeat(
         context.out.flush()?;
         is_first = false;
         if !pause().await {
-            return Ok(Outcome::Done);
+            return Ok(CommandOutcome::Done);
         }
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn is_yes(answer: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// The command did everything, or found all well: exit code 0.
     Done,
     /// The command left something undone, or found a problem, and printed which: exit code 1.
@@ -93,7 +93,7 @@ pub enum Outcome {
     Code(u8),
 }
 
-impl Outcome {
+impl CommandOutcome {
     pub(crate) const fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Failed }
     }

@@ -12,7 +12,7 @@ use model::time::Time;
 use model::{JobState, JobSummary, NodeRecord};
 use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
-use store::{DbError, Listed, Store, Unreadable, Waiting};
+use store::{DbError, Listed, Store, Unreadable, WaitingJobs};
 
 /// How many waiting jobs are counted: about as many as a run reads. Of a longer queue, a person only needs to know that it is
 /// longer.
@@ -43,12 +43,12 @@ impl Snapshot {
                 (control, nodes, queue, NextRun::of_lists(lists, store, cloud, now).await)
             }
             Err(error) => {
-                let (control, nodes) = (store.control().await?.as_of(now), store.nodes_listed(1).await?);
+                let (control, nodes) = (store.control().await?, store.nodes_listed(1).await?);
                 (control, nodes, store.queue_listed(most).await?, Err(error))
             }
         };
         let Listed { rows: nodes, unreadable: bad_nodes } = nodes;
-        let Waiting { jobs, unreadable: bad_jobs, end } = queue;
+        let WaitingJobs { jobs, unreadable: bad_jobs, end } = queue;
         Ok(Self { now, control, nodes, bad_nodes, jobs, bad_jobs, more_jobs_wait: end.is_some(), next })
     }
 
@@ -70,7 +70,7 @@ impl Snapshot {
 }
 
 /// The queue with at most `most` waiting jobs.
-fn first(mut queue: Waiting, most: usize) -> Waiting {
+fn first(mut queue: WaitingJobs, most: usize) -> WaitingJobs {
     let waits = |job: &JobSummary| job.state == JobState::Queued;
     let mut left = most;
     let last = queue.jobs.iter().filter(|job| waits(job)).nth(most.saturating_sub(1)).map(JobSummary::rank);

@@ -7,7 +7,7 @@ use model::ids::JobId;
 use model::time::Time;
 use model::{Job, JobSummary};
 use std::cmp::Reverse;
-use store::{DbError, Found, Store, Unreadable};
+use store::{DbError, JobIds, Store, Unreadable};
 
 /// How many jobs a list looks at, unless the person wants all.
 pub(crate) const MOST_READ: usize = 10_000;
@@ -63,7 +63,7 @@ pub(crate) async fn newest(
     let chunk = bounds.wanted.clamp(*CHUNK.start(), *CHUNK.end());
     let mut below: Option<JobId> = None;
     loop {
-        let Found { ids, more } = match among {
+        let JobIds { ids, more } = match among {
             Among::Named(name) => store.named(name, below, chunk).await?,
             Among::Stored | Among::NamesBeginning(_) => store.newest(below, since, chunk).await?,
         };

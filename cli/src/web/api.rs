@@ -160,7 +160,7 @@ impl Searched for EventRow {
 }
 
 /// The actions of housekeeping.
-const HOUSEKEEPING: [ActionName; 11] = [
+const HOUSEKEEPING: [ActionName; 10] = [
     ActionName::MarkDestroying,
     ActionName::ForgetHandle,
     ActionName::Purge,
@@ -169,7 +169,6 @@ const HOUSEKEEPING: [ActionName; 11] = [
     ActionName::BindInstance,
     ActionName::ForgetEntry,
     ActionName::ReadOffers,
-    ActionName::IndexJob,
     ActionName::ListAlloc,
     ActionName::Heartbeat,
 ];

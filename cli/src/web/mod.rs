@@ -17,7 +17,7 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
-use crate::console::{Context, Outcome};
+use crate::console::{CommandOutcome, Context};
 use crate::view::{ViewSource, Views};
 use anyhow::Context as _;
 use axum::Router;
@@ -36,7 +36,7 @@ pub struct WebArgs {
     port: u16,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
         format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
         never = serve(listener, router(source)) => match never {},
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The page and its API, for people on this machine. A page of another site gets no answer.

@@ -55,7 +55,6 @@ impl Perform<CleaningAction> for CleaningRun<'_> {
                 self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
             }
             CleaningAction::DeleteRecord(record) => store.apply(&delete(record.as_ref())).await?,
-            CleaningAction::IndexJob(job) => drop(store.write(Some(job.as_ref()), job, Vec::new()).await?),
             CleaningAction::ForgetEntry(entry) => store.apply(&delete(entry.as_ref())).await?,
             CleaningAction::ReadOffers(parts) => {
                 let Some(offers) = self.proofs.cloud.offers() else { return Ok(vec![ActionResult::REPORTED]) };

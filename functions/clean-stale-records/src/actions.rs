@@ -5,11 +5,11 @@
 
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
-use model::catalogue::Part;
+use model::catalogue::CataloguePart;
 use model::control::EntryRow;
 use model::events::Subject;
 use model::ids::NodeId;
-use model::{ActionName, Job, NodeRecord};
+use model::{ActionName, NodeRecord};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,12 +18,10 @@ pub enum CleaningAction {
     Clean { node_id: NodeId, proof: Proof },
     /// Delete the row of a slot that is not below `nodes.max`.
     DeleteRecord(Box<NodeRecord>),
-    /// Give the row of a job the attributes of the queue's index that its state demands.
-    IndexJob(Box<Job>),
     /// Delete an entry of the control table that ended long ago.
     ForgetEntry(Box<EntryRow>),
     /// Ask EC2 what it offers, and store these parts of the catalogue.
-    ReadOffers(Vec<Part>),
+    ReadOffers(Vec<CataloguePart>),
     /// Terminate an instance that no record claims.
     TerminateOrphan {
         instance_id: String,
@@ -50,7 +48,6 @@ impl Describe for CleaningAction {
         match self {
             Self::Clean { .. } => ActionName::Clean,
             Self::DeleteRecord(_) => ActionName::DeleteRecord,
-            Self::IndexJob(_) => ActionName::IndexJob,
             Self::ForgetEntry(_) => ActionName::ForgetEntry,
             Self::ReadOffers(_) => ActionName::ReadOffers,
             Self::TerminateOrphan { .. } => ActionName::TerminateOrphan,
@@ -63,12 +60,11 @@ impl Describe for CleaningAction {
         match self {
             Self::Clean { node_id, .. } => About::Node(*node_id),
             Self::TerminateOrphan { nodes, .. } => {
-                nodes.first().map_or(About::Said(Subject::Cluster), |node_id| About::Node(*node_id))
+                nodes.first().map_or(About::Only(Subject::Cluster), |node_id| About::Node(*node_id))
             }
             Self::DeleteRecord(record) => About::Slot(record.slot),
-            Self::Warn(subject) => About::Said(subject.clone()),
-            Self::IndexJob(job) => About::Job(job.summary.job_id, Vec::new()),
-            Self::HoldBack(..) | Self::ForgetEntry(_) | Self::ReadOffers(_) => About::Said(Subject::Cluster),
+            Self::Warn(subject) => About::Only(subject.clone()),
+            Self::HoldBack(..) | Self::ForgetEntry(_) | Self::ReadOffers(_) => About::Only(Subject::Cluster),
         }
     }
 

@@ -162,7 +162,7 @@ impl AllocReporting<'_> {
         for _ in 0..RACES {
             let Some(alloc) = row else { return Ok(Taken::Refused(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
-                ReportOutcome::Known => return Ok(Taken::Yes),
+                ReportOutcome::Unchanged => return Ok(Taken::Yes),
                 ReportOutcome::Refused(reason) => return Ok(Taken::Refused(reason)),
                 ReportOutcome::Changed(after) => self.write_change(&alloc, &after).await,
                 ReportOutcome::Ends(ending) => self.end(&alloc, &ending).await,

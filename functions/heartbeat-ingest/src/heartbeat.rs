@@ -120,9 +120,8 @@ impl Ingest {
             && contact.gpus_usable == heartbeat.gpus_usable
             && contact.gpus_sick == heartbeat.gpus_sick
             && contact.reach == heartbeat.reach;
-        // If a wrong clock or a person wrote impossible times, no pulse is newer. Then the whole record is written.
-        let is_possible = contact.last_ping_at.max(contact.lease_expires_at) <= now + model::LONGEST_AHEAD
-            && contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
+        // If the record has an impossible time, no pulse is newer. Then the whole record is written.
+        let is_possible = contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
         if is_possible && !lease_is_over && says_the_same {
             return Ok(None);
         }

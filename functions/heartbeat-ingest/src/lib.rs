@@ -189,7 +189,7 @@ impl Ingest {
     /// Checks whether the other functions succeed, as often as the policy is read.
     async fn watch(&self, cached: &CachedPolicy, now: Time) {
         let control = match self.store.runs().await {
-            Ok(control) => control.as_of(now),
+            Ok(control) => control,
             Err(error) => return tracing::warn!(%error, "the runs of the other functions could not be read"),
         };
         let keep = cached.policy.history.keep_events();

@@ -40,8 +40,8 @@ impl Describe for SweepAction {
     fn about(&self) -> About {
         let handle = match self {
             Self::MarkDestroying(h) | Self::Postpone(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
-            Self::Warn(subject) => return About::Said(subject.clone()),
-            Self::EndBrake(_) => return About::Said(Subject::Cluster),
+            Self::Warn(subject) => return About::Only(subject.clone()),
+            Self::EndBrake(_) => return About::Only(Subject::Cluster),
         };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }

@@ -4,15 +4,15 @@
 //! written is counted, and the next report does it.
 //! Does not: decide what is written.
 
-use crate::verdict::Verdict;
+use crate::judging::HandleChanges;
 use futures::StreamExt;
 use model::policy::Policy;
 use model::time::Time;
 use model::{Handle, NodeRecord};
 use runtime::clock::RunClock;
-pub(crate) use store::unless_raced as won;
 use store::{
     Attempts, DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, unchanged,
+    unless_raced,
 };
 
 /// The most rows of one kind that one request writes.
@@ -53,14 +53,14 @@ impl<'a> Batches<'a> {
     }
 
     /// Writes what changes, and the new rows. Returns the names of the dropped handles whose rows were written.
-    pub(crate) async fn write(&mut self, verdict: &Verdict<'_>) -> Result<Vec<String>, WriteError> {
-        let changed = verdict.changed.iter().map(|(before, after)| (None, change_handle(before, after)));
-        let gone = verdict.gone.iter().map(|row| (None, delete_handle(row)));
+    pub(crate) async fn write(&mut self, changes: &HandleChanges<'_>) -> Result<Vec<String>, WriteError> {
+        let changed = changes.changed.iter().map(|(before, after)| (None, change_handle(before, after)));
+        let gone = changes.gone.iter().map(|row| (None, delete_handle(row)));
         let buried = |row: &Handle| change_handle(row, &row.buried(self.now));
-        let dropped = verdict.dropped.iter().map(|row| (Some(row.handle.clone()), buried(row)));
+        let dropped = changes.dropped.iter().map(|row| (Some(row.handle.clone()), buried(row)));
         let writes: Vec<(Option<String>, Write)> = changed.chain(gone).chain(dropped).collect();
         let dropped = self.one_by_one(writes).await?;
-        self.insert(&verdict.new).await?;
+        self.insert(&changes.new).await?;
         Ok(dropped)
     }
 
@@ -78,7 +78,7 @@ impl<'a> Batches<'a> {
                         tracing::warn!(%error, key = ?write.key, "the row of a handle was not changed");
                         Ok((false, None))
                     }
-                    written => won(written).map(|written| (true, written.and(name))),
+                    written => unless_raced(written).map(|written| (true, written.and(name))),
                 }
             } else {
                 Ok((false, None))
@@ -109,7 +109,7 @@ impl<'a> Batches<'a> {
                 let inserted = self.store.transact(&writes).await;
                 // After a conflict the row exists, or the record has changed. The next report judges the handle anew.
                 if !attempts.part_after(&inserted) {
-                    won(inserted)?;
+                    unless_raced(inserted)?;
                 }
             }
         }
@@ -129,7 +129,7 @@ impl<'a> Batches<'a> {
                 if attempts.part_after(&result) {
                     continue;
                 }
-                match won(result)? {
+                match unless_raced(result)? {
                     Some(record) => {
                         self.record = record;
                         marked.extend(some.iter().map(|row| row.handle.clone()));

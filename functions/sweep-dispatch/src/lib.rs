@@ -12,14 +12,14 @@
 mod act;
 mod actions;
 mod batches;
+mod judging;
 mod plan;
 mod report;
-mod verdict;
 
 use act::Sweeping;
 pub use actions::SweepAction;
+pub use judging::digest;
 pub use plan::{SweepPlan, plan};
-pub use verdict::digest;
 
 use async_trait::async_trait;
 use model::functions::{Function, SWEEP_DISPATCH};

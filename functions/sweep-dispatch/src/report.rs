@@ -2,16 +2,16 @@
 //! (`docs/rules.md#section-7`).
 //!
 //! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if the
-//! report, or the part of it, is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a
+//! report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a
 //! report would take away an unusual share of the handles, these wait for an operator; a report that repeats the settled
 //! one costs one read and no write; a request reads and writes a bounded number of rows, ends in time, and says what it
 //! left.
-//! Does not: judge the rows; `verdict` does, by the rule in `model::handle`.
+//! Does not: judge the rows; `changes` does, by the rule in `model::handle`.
 
 use crate::Sweep;
-use crate::batches::{Batches, won};
-use crate::plan::{A_DAY, is_over};
-use crate::verdict::{OfNode, Verdict, judge, turn, without_parents};
+use crate::batches::Batches;
+use crate::judging::{HandleChanges, OfNode, judge, turn, without_parents};
+use crate::plan::is_over;
 use model::brake::{Brake, Incident, Threshold};
 use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
@@ -22,29 +22,27 @@ use model::policy::Policy;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::wire::{
-    ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, ReportCounter, ReportPart, ReportedHandle,
+    ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, MAX_HANDLES, ReportCounter, ReportedHandle,
 };
 use model::{
     ActionName, AllocIds, AllocSummary, BrakeKind, ClientStatus, Handle, HandleKind, HandleState, NodeRecord,
     NodeStatus,
 };
 use runtime::clock::RunClock;
-use runtime::http::{Claim, Refusal, Request, first_part, report_of, reporting, standing, too_often};
+use runtime::http::{Claim, HttpError, Request, first_part, report_of, reporting, standing, too_often};
+use runtime::validation::A_DAY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use store::{DbError, Listed, Unreadable, WriteError};
+use store::{DbError, Listed, Unreadable, WriteError, unless_raced};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
 
-/// The most rows that one request reads. If the range of the report has more, the answer says where to go on.
-const MAX_ROWS: usize = 5000;
+/// The most rows of a node that one request reads. The handles behind them wait until rows have gone.
+const MAX_ROWS: usize = 10_000;
 
 /// For how many labels of other nodes one report looks up whether that node's life is over. Later reports take other labels.
 const MAX_OWNERS: usize = 20;
-
-/// The most parts of one report. A part of an agent has up to 1,000 handles.
-const MAX_PARTS: u32 = 10_000;
 
 /// How many allocs of one node are read to learn which caches they name, or whether they are complete.
 const MAX_ALLOCS: usize = 1000;
@@ -66,7 +64,7 @@ struct Applying<'a> {
 }
 
 impl Sweep {
-    pub(crate) async fn report(&self, request: &Request, clock: RunClock) -> Result<HandleReportAnswer, Refusal> {
+    pub(crate) async fn report(&self, request: &Request, clock: RunClock) -> Result<HandleReportAnswer, HttpError> {
         let now = clock.now();
         let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
         let proven = self.credentials.check(request, &self.cluster, node_id)?;
@@ -85,8 +83,6 @@ impl Sweep {
             tracing::warn!(%node_id, bad, left_out, "entries of a report are invalid, and are left out");
         }
         check(&report)?;
-        // Handles outside the range of this part belong to another part.
-        report.handles.retain(|h| report.part.as_ref().is_none_or(|part| part.contains(&h.handle)));
         let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
         let claim = Claim {
             incarnation: &report.incarnation,
@@ -97,14 +93,14 @@ impl Sweep {
         let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);
         let settled =
-            format!("{seq}#{}", report.digest.clone().unwrap_or_else(|| crate::verdict::digest(&report.handles)));
+            format!("{seq}#{}", report.digest.clone().unwrap_or_else(|| crate::judging::digest(&report.handles)));
         let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
         if known && skipped.is_empty() && report.complete && report.as_of >= seq {
             let answer = self.answer(self.report_s.load(Ordering::Relaxed), seq);
             return Ok(HandleReportAnswer { settled: Some(settled), ..answer });
         }
         let control = self.store.ingest_control().await.map_err(|e| failed(e.into()))?;
-        let (policy, _) = control.checked_policy().map_err(|e| Refusal::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
         self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
         let applying = Applying { sweep: self, policy: &policy, report: &report, skipped, node_id, record, clock, now };
         applying.apply(&settled).await.map_err(failed)
@@ -112,19 +108,22 @@ impl Sweep {
 
     fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
         let next_report_s = report_s as f64 * self.store.rng().between(1.0, 1.5);
-        let (destroy, more, conflicts, held) = (Vec::new(), false, Vec::new(), false);
-        let (left, resume_after, settled) = (0, None, None);
-        HandleReportAnswer { seq, destroy, more, conflicts, held, next_report_s, left, resume_after, settled }
+        let (destroy, more, conflicts, braked) = (Vec::new(), false, Vec::new(), false);
+        HandleReportAnswer { seq, destroy, more, conflicts, braked, next_report_s, left: 0, settled: None }
     }
 }
 
 /// The data by which a report is judged.
 struct Basis {
-    /// The rows of the range, without those that are left alone.
+    /// The rows, without those that are left alone.
     rows: Vec<Handle>,
     unreadable: Vec<Unreadable>,
-    /// The last handle that was read, if the range has more rows than one request reads.
+    /// The last handle that was read, if the node has more rows than one request reads.
     cut: Option<String>,
+    /// Each handle with a parent, and this parent.
+    parents: BTreeMap<String, String>,
+    /// The allocs whose containers are there.
+    of_containers: BTreeSet<AllocId>,
     /// The entries of the report that are judged.
     handles: Vec<ReportedHandle>,
     /// The labels of other nodes whose lives are over.
@@ -143,50 +142,48 @@ impl Applying<'_> {
         let node = OfNode { node_id: self.node_id, over, allocs, used_caches, complete };
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
-        let mut verdict = judge(rows, &basis.handles, self.report.complete, &node, self.rules(readiness), self.now);
-        self.record_conflicts(&verdict.conflicts).await;
+        let mut changes = judge(rows, &basis.handles, self.report.complete, &node, self.rules(readiness), self.now);
+        self.record_conflicts(&changes.conflicts).await;
         self.record_unreadable(&basis.unreadable).await;
-        self.record_stuck(rows, &verdict.destroy).await;
-        let (is_held, release) = self.brake(&mut verdict, rows, readiness, basis.cut.as_deref()).await?;
+        self.record_stuck(rows, &changes.destroy).await;
+        let (is_held, release) = self.brake(&mut changes, rows, readiness, basis.cut.as_deref()).await?;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
         let quiet = readiness == Readiness::Ready
             && judges
-            && verdict.is_quiet(rows)
+            && changes.is_quiet(rows)
             && self.skipped.is_empty()
             && basis.is_every_row_read
             && basis.cut.is_none()
             && !is_held;
-        let settled = if quiet { self.settles(settled) } else { None };
-        if settled.is_some() || verdict.writes() {
-            self.note_number(settled.as_deref()).await?;
+        let settled = quiet.then_some(settled);
+        if settled.is_some() || changes.writes() {
+            self.note_number(settled).await?;
         }
-        let left = self.write(&mut verdict).await?;
+        let left = self.write(&mut changes).await?;
         if let Some((before, after)) = release.filter(|_| left == 0) {
-            won(self.sweep.store.write_entry(&before, &after).await)?;
+            unless_raced(self.sweep.store.write_entry(&before, &after).await)?;
         }
-        let destroy = self.in_order(std::mem::take(&mut verdict.destroy), rows).await?;
+        let destroy = self.in_order(std::mem::take(&mut changes.destroy), &basis).await?;
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
         let most = self.policy.sweep.max_in_flight as usize;
-        answer.destroy = first_part(turn(&destroy, self.round(), most));
+        answer.destroy = first_part(turn(&destroy, self.report.report_no, most));
         answer.more = destroy.len() > answer.destroy.len();
-        answer.conflicts = first_part(verdict.conflicts);
-        answer.held = is_held;
+        answer.conflicts = first_part(changes.conflicts);
+        answer.braked = is_held;
         answer.left = left;
-        answer.resume_after = basis.cut;
-        answer.settled = settled.filter(|settled| !settled.contains('>'));
+        answer.settled = settled.map(str::to_owned);
         Ok(answer)
     }
 
     /// Reads the data by which the report is judged, and leaves out what cannot be judged.
     async fn read(&self) -> Result<Basis, WriteError> {
-        let (after, up_to) = match &self.report.part {
-            Some(part) => (part.after.as_deref(), part.up_to.as_deref()),
-            None => (None, None),
-        };
-        let read = self.sweep.store.handles_between(self.node_id, after, up_to, MAX_ROWS).await?;
-        let (Listed { mut rows, unreadable }, cut) = read;
+        let (Listed { mut rows, unreadable }, cut) = self.sweep.store.first_handles(self.node_id, MAX_ROWS).await?;
+        let there = || rows.iter().filter(|row| row.state != HandleState::Gone);
+        let parents = there().filter_map(|row| Some((row.handle.clone(), row.parent.clone()?))).collect();
+        let of_containers =
+            there().filter(|row| row.kind == HandleKind::Container).filter_map(|row| row.alloc_id).collect();
         rows.retain(|row| !self.skipped.contains(&row.handle));
         // Rows that changed after the record was read are left to the next report: this record does not say which allocs ended.
         let seq = self.record.life().map_or(0, |l| l.seq);
@@ -209,7 +206,19 @@ impl Applying<'_> {
         let is_every_row_read = aside.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
         let complete = self.complete(&mut handles, &rows, &allocs).await?;
-        Ok(Basis { rows, unreadable, cut, handles, over, allocs, used_caches, complete, is_every_row_read })
+        Ok(Basis {
+            rows,
+            unreadable,
+            cut,
+            parents,
+            of_containers,
+            handles,
+            over,
+            allocs,
+            used_caches,
+            complete,
+            is_every_row_read,
+        })
     }
 
     /// The complete allocs of this node whose containers are listed and have no row, and when they ended. A report looks at
@@ -234,37 +243,24 @@ impl Applying<'_> {
         Ok(complete.filter_map(|alloc| Some((alloc.id(), alloc.finished_at?))).collect())
     }
 
-    /// Writes what the verdict says, and adds the marked handles to those that the node is told to destroy. Returns how many rows
+    /// Writes what the changes says, and adds the marked handles to those that the node is told to destroy. Returns how many rows
     /// are left to the next report.
-    async fn write(&mut self, verdict: &mut Verdict<'_>) -> Result<u64, WriteError> {
+    async fn write(&mut self, changes: &mut HandleChanges<'_>) -> Result<u64, WriteError> {
         let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
-        let dropped = batches.write(verdict).await?;
+        let dropped = batches.write(changes).await?;
         if !dropped.is_empty() {
             let reason = Reason::MissingTooLong { handles: dropped.len(), shown: some_of(&dropped) };
             self.record_event(ActionName::ForgetHandle, &reason).await;
         }
-        let marked = batches.mark(&verdict.twice_unknown).await?;
+        let marked = batches.mark(&changes.twice_unknown).await?;
         if !marked.is_empty() {
             let reason = Reason::UnknownAgain { handles: marked.len(), shown: some_of(&marked) };
             self.record_event(ActionName::MarkDestroying, &reason).await;
         }
-        verdict.destroy.extend(marked);
+        changes.destroy.extend(marked);
         let left = batches.left();
         self.record = batches.record();
         Ok(left)
-    }
-
-    /// The text to note as settled after a report, or a part of one, that changes nothing. A report of several parts is settled
-    /// when each part in turn changed nothing, at the same `seq` and with the same digest.
-    fn settles(&self, whole: &str) -> Option<String> {
-        let Some(ReportPart { no, of, resumed, .. }) = self.report.part else { return Some(whole.to_owned()) };
-        // The beginning of the range was not quiet, or it was too long to be looked at together with its end.
-        if resumed {
-            return None;
-        }
-        let before = self.record.contact().and_then(|c| c.settled.as_deref());
-        let follows = no == 1 || before == Some(format!("{whole}>{}", no.saturating_sub(1)).as_str());
-        follows.then(|| if no == of { whole.to_owned() } else { format!("{whole}>{no}") })
     }
 
     /// The caches that live allocs of the node name; `None` if the row of an alloc cannot be read.
@@ -291,43 +287,22 @@ impl Applying<'_> {
     }
 
     /// The handles that may be destroyed now. A parent waits for its children, and a cache waits for the containers of the
-    /// allocs that name it. If there is no time to look for children, all volumes wait for the next report.
-    async fn in_order(&self, mut destroy: BTreeSet<String>, rows: &[Handle]) -> Result<BTreeSet<String>, WriteError> {
-        let volumes = rows.iter().filter(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle));
+    /// allocs that name it. If not every row could be read, all volumes wait.
+    async fn in_order(&self, mut destroy: BTreeSet<String>, basis: &Basis) -> Result<BTreeSet<String>, WriteError> {
+        let volumes = basis.rows.iter().filter(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle));
         let volumes: BTreeSet<&str> = volumes.map(|row| row.handle.as_str()).collect();
         if volumes.is_empty() {
             return Ok(destroy);
         }
-        // The children may be in another part of the report.
-        let (mut parents, mut allocs, mut after) = (BTreeMap::new(), BTreeSet::new(), None);
-        loop {
-            let read = self.sweep.store.handles_between(self.node_id, after.as_deref(), None, MAX_ROWS).await?;
-            let (listed, cut) = read;
-            for row in listed.rows.into_iter().filter(|row| row.state != HandleState::Gone) {
-                allocs.extend(row.alloc_id.filter(|_| row.kind == HandleKind::Container));
-                parents.extend(row.parent.map(|parent| (row.handle, parent)));
-            }
-            after = cut;
-            if after.is_none() {
-                break;
-            }
-            if !self.clock.has_left(self.policy.watchdog.reserve_ms) {
-                destroy.retain(|handle| !volumes.contains(handle.as_str()));
-                return Ok(destroy);
-            }
+        if basis.cut.is_some() {
+            destroy.retain(|handle| !volumes.contains(handle.as_str()));
+            return Ok(destroy);
         }
-        let caches = self.caches_of(allocs.into_iter()).await?;
+        let caches = self.caches_of(basis.of_containers.iter().copied()).await?;
         if caches.is_none() {
             destroy.retain(|handle| cache_name(handle).is_none());
         }
-        Ok(without_parents(destroy, &parents, &caches.unwrap_or_default()))
-    }
-
-    /// How often the node has reported its handles. Each part has a report number of its own, so a part sees only every n-th
-    /// number.
-    fn round(&self) -> u64 {
-        let parts = self.report.part.as_ref().map_or(1, |part| u64::from(part.of));
-        self.report.report_no.checked_div(parts).unwrap_or_default()
+        Ok(without_parents(destroy, &basis.parents, &caches.unwrap_or_default()))
     }
 
     /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
@@ -337,7 +312,7 @@ impl Applying<'_> {
         let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
         let others: Vec<NodeId> = others.collect();
         // Each report begins with other labels: otherwise the first labels, if their nodes live, would hide the rest.
-        let turn = usize::try_from(self.round()).unwrap_or(0).wrapping_mul(MAX_OWNERS);
+        let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
         let first = turn.checked_rem(others.len()).unwrap_or(0);
         let mut over = BTreeSet::new();
         for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {
@@ -421,34 +396,29 @@ impl Applying<'_> {
     /// are an unusual share of all handles of the node. Returns whether some wait or the brake's entry could not be written:
     /// then this report must not become the settled one. Also returns the release that this report uses up, before and after.
     ///
-    /// Only a complete report of a ready node shows that its range holds nothing unusual any more.
+    /// Only a complete report of a ready node shows that it holds nothing unusual any more.
     async fn brake(
         &self,
-        verdict: &mut Verdict<'_>,
+        changes: &mut HandleChanges<'_>,
         rows: &[Handle],
         readiness: Readiness,
         cut: Option<&str>,
     ) -> Result<(bool, Option<(Release, Release)>), WriteError> {
         let (store, policy) = (&self.sweep.store, &self.policy.sweep);
-        let unusual = verdict.twice_unknown.iter().chain(&verdict.dropped);
+        let unusual = changes.twice_unknown.iter().chain(&changes.dropped);
         let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
         // Handles that are being destroyed must not make the share of the others smaller.
         let is_there = |r: &&Handle| !matches!(r.state, HandleState::Gone | HandleState::Destroying);
         let all = rows.iter().filter(is_there).count();
-        let unbraked = Threshold { number: policy.cap_min.into(), share: policy.cap_fraction };
+        let threshold = Threshold { number: policy.cap_min.into(), share: policy.cap_fraction };
         let kind = BrakeKind::Handles;
-        // Each part of a report is judged by itself.
-        let part = self.report.part.as_ref().filter(|part| part.of > 1).map(|part| format!("#{}", part.no));
-        let source = format!("{}{}", self.node_id, part.unwrap_or_default());
+        let source = self.node_id.to_string();
         let judges = self.report.complete && readiness == Readiness::Ready;
         if ids.is_empty() && !judges {
             return Ok((false, None));
         }
-        let began = self.report.part.as_ref().filter(|part| part.resumed).and_then(|part| part.after.as_deref());
-        let is_not_judged = |id: &str| {
-            let is_outside = began.is_some_and(|began| id <= began) || cut.is_some_and(|cut| id > cut);
-            (!judges && !ids.iter().any(|unusual| unusual == id)) || is_outside
-        };
+        let is_not_judged =
+            |id: &str| (!judges && !ids.iter().any(|unusual| unusual == id)) || cut.is_some_and(|cut| id > cut);
         let why = Reason::ManyHandles { node_id: self.node_id, unusual: ids.len(), all };
         // The entry is one row for all nodes, so the reports of several nodes may change it at the same time.
         for _ in 0..RACES {
@@ -456,12 +426,11 @@ impl Applying<'_> {
             let release: Release = store.entry(&ControlKey::Release(kind)).await?;
             let brake = Brake::new(kind, &source, entry, release, self.now).without_judging(is_not_judged);
             let decision = brake
-                .is_unusual(ids.len(), all, unbraked)
+                .is_unusual(ids.len(), all, threshold)
                 .then(|| brake.decide(Incident { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
             let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
-            let change = brake.calming(change, |source| self.is_past_the_last_part(source));
             if let Some((before, after)) = &change.entry
-                && won(store.write_entry(before, after).await)?.is_none()
+                && unless_raced(store.write_entry(before, after).await)?.is_none()
             {
                 continue;
             }
@@ -469,23 +438,14 @@ impl Applying<'_> {
             if decision.news {
                 self.record_event(ActionName::HoldBack, &decision.reason).await;
             }
-            verdict.twice_unknown.retain(|row| decision.permit.frees(&row.handle));
-            verdict.dropped.retain(|row| decision.permit.frees(&row.handle));
-            let left = verdict.twice_unknown.len() + verdict.dropped.len();
+            changes.twice_unknown.retain(|row| decision.permit.frees(&row.handle));
+            changes.dropped.retain(|row| decision.permit.frees(&row.handle));
+            let left = changes.twice_unknown.len() + changes.dropped.len();
             return Ok((left < ids.len(), change.release));
         }
-        verdict.twice_unknown.clear();
-        verdict.dropped.clear();
+        changes.twice_unknown.clear();
+        changes.dropped.clear();
         Ok((true, None))
-    }
-
-    /// Whether this source of the brake is a part that the node's report no longer has.
-    fn is_past_the_last_part(&self, source: &str) -> bool {
-        let of = self.report.part.as_ref().map_or(1, |part| part.of);
-        let (node, part) = source.split_once('#').unwrap_or((source, "0"));
-        let is_one_of_them =
-            if of == 1 { part == "0" } else { part.parse().is_ok_and(|no: u32| (1..=of).contains(&no)) };
-        node == self.node_id.to_string() && !is_one_of_them
     }
 
     async fn record_event(&self, action: ActionName, reason: &Reason) {
@@ -500,13 +460,13 @@ fn some_of(names: &[String]) -> String {
     names.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses an impossible part or digest.
-fn check(report: &HandleReport) -> Result<(), Refusal> {
-    let bad = |message: String| Err(Refusal::new(ErrorCode::BadRequest, message));
-    if let Some(ReportPart { no, of, .. }) = report.part
-        && !(1..=of.min(MAX_PARTS)).contains(&no)
-    {
-        return bad(format!("part.no must be 1 to part.of, which is {of}; at most {MAX_PARTS} parts are allowed"));
+/// Refuses too many handles, and an impossible digest.
+fn check(report: &HandleReport) -> Result<(), HttpError> {
+    let bad = |message: String| Err(HttpError::new(ErrorCode::BadRequest, message));
+    if report.handles.len() > MAX_HANDLES {
+        return bad(format!(
+            "at most {MAX_HANDLES} handles are allowed: report the others in the next reports, with complete: false"
+        ));
     }
     let is_plain = |digest: &String| {
         (1..=MAX_DIGEST_BYTES).contains(&digest.len()) && digest.bytes().all(|b| b.is_ascii_alphanumeric())
@@ -515,12 +475,11 @@ fn check(report: &HandleReport) -> Result<(), Refusal> {
         Some(digest) if !is_plain(digest) => {
             bad(format!("digest must have 1 to {MAX_DIGEST_BYTES} letters and digits"))
         }
-        None if report.part.is_some() => bad("a report in parts needs a digest of all handles".into()),
         _ => Ok(()),
     }
 }
 
-fn failed(error: WriteError) -> Refusal {
+fn failed(error: WriteError) -> HttpError {
     tracing::error!(%error, "a report failed");
-    Refusal::new(ErrorCode::Busy, "the report could not be applied: try again")
+    HttpError::new(ErrorCode::Busy, "the report could not be applied: try again")
 }

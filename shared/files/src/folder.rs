@@ -26,7 +26,7 @@ const MAX_LINKS: usize = 40;
 const BY_PATH: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 #[derive(Debug)]
-pub enum Found {
+pub enum OpenedEntry {
     File(File),
     Folder,
     /// A link, and where it leads.
@@ -136,9 +136,10 @@ pub fn walk(
     folder: &File,
     allowance: &mut Allowance,
     wanted: impl Fn(&Path) -> Selected,
-    each: &mut impl FnMut(&mut Allowance, &Path, u32, Found) -> io::Result<()>,
+    each: &mut impl FnMut(&mut Allowance, &Path, u32, OpenedEntry) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut open_folders = vec![Level::of(folder.try_clone()?.into(), PathBuf::new(), Selected::Within, allowance)?];
+    let mut open_folders =
+        vec![OpenFolder::of(folder.try_clone()?.into(), PathBuf::new(), Selected::Within, allowance)?];
     while let Some(level) = open_folders.last_mut() {
         let Some(name) = level.names.pop() else {
             open_folders.pop();
@@ -161,10 +162,10 @@ pub fn walk(
         let folder = if kind == EntryKind::Folder { Some(readable(&next).map_err(failed)?) } else { None };
         if wanted == Selected::All {
             let found = match kind {
-                EntryKind::File => Found::File(readable(&next).map_err(failed)?),
-                EntryKind::Folder => Found::Folder,
-                EntryKind::Link => Found::Link(readlinkat(&next, "")?.into()),
-                EntryKind::Special => Found::Special,
+                EntryKind::File => OpenedEntry::File(readable(&next).map_err(failed)?),
+                EntryKind::Folder => OpenedEntry::Folder,
+                EntryKind::Link => OpenedEntry::Link(readlinkat(&next, "")?.into()),
+                EntryKind::Special => OpenedEntry::Special,
             };
             each(allowance, &path, mode, found)?;
         }
@@ -172,13 +173,13 @@ pub fn walk(
         if open_folders.len() >= MAX_DEPTH {
             return Err(too_deep(&path));
         }
-        open_folders.push(Level::of(folder.into(), path, wanted, allowance)?);
+        open_folders.push(OpenFolder::of(folder.into(), path, wanted, allowance)?);
     }
     Ok(())
 }
 
 /// An open folder, and the names in it that were not visited yet.
-struct Level {
+struct OpenFolder {
     folder: OwnedFd,
     path: PathBuf,
     wanted: Selected,
@@ -186,7 +187,7 @@ struct Level {
     names: Vec<CString>,
 }
 
-impl Level {
+impl OpenFolder {
     fn of(folder: OwnedFd, path: PathBuf, wanted: Selected, allowance: &mut Allowance) -> io::Result<Self> {
         let mut listed = Dir::from_fd(folder.try_clone()?)?;
         let mut names = Vec::new();
@@ -279,11 +280,11 @@ impl Choice<'_> {
         Choice { prefix: "", wanted: &|_: &Path| Selected::All, follow: &|_: &Path, _: &Path| Ok(None) };
 
     /// What is packed for what was found at this path, with its mode.
-    fn followed(&self, path: &Path, mode: u32, found: Found) -> io::Result<(u32, Found)> {
-        let Found::Link(target) = found else { return Ok((mode, found)) };
+    fn followed(&self, path: &Path, mode: u32, found: OpenedEntry) -> io::Result<(u32, OpenedEntry)> {
+        let OpenedEntry::Link(target) = found else { return Ok((mode, found)) };
         match (self.follow)(path, &target)? {
-            Some(file) => Ok((file.metadata()?.permissions().mode(), Found::File(file))),
-            None => Ok((mode, Found::Link(target))),
+            Some(file) => Ok((file.metadata()?.permissions().mode(), OpenedEntry::File(file))),
+            None => Ok((mode, OpenedEntry::Link(target))),
         }
     }
 }
@@ -297,7 +298,7 @@ pub fn pack<W: Write>(
 ) -> io::Result<(W, Digest, LeftOut)> {
     let mut bytes = 0_u64;
     walk(folder, &mut allowance.again(), choice.wanted, &mut |allowance, path, mode, found| {
-        if let (_, Found::File(file)) = choice.followed(path, mode, found)? {
+        if let (_, OpenedEntry::File(file)) = choice.followed(path, mode, found)? {
             bytes = bytes.saturating_add(file.metadata()?.len());
         }
         allowance.check(bytes)
@@ -307,10 +308,10 @@ pub fn pack<W: Write>(
     walk(folder, allowance, choice.wanted, &mut |allowance, path, mode, found| {
         let ((mode, found), name) = (choice.followed(path, mode, found)?, Path::new(choice.prefix).join(path));
         match found {
-            Found::Folder => tree.folder(&name, mode),
-            Found::Link(target) => tree.link(&name, &target),
-            Found::File(file) => tree.file(&name, mode, file.metadata()?.len(), allowance.reading(file)),
-            Found::Special => {
+            OpenedEntry::Folder => tree.folder(&name, mode),
+            OpenedEntry::Link(target) => tree.link(&name, &target),
+            OpenedEntry::File(file) => tree.file(&name, mode, file.metadata()?.len(), allowance.reading(file)),
+            OpenedEntry::Special => {
                 left_out.add(&name);
                 Ok(())
             }
@@ -381,7 +382,7 @@ mod tests {
         let mut seen = Vec::new();
         let all = |_: &Path| Selected::All;
         walk(&File::open(dir.path()).unwrap(), &mut Allowance::default(), all, &mut |_, path, _, found| {
-            assert!(matches!(found, Found::Link(_)));
+            assert!(matches!(found, OpenedEntry::Link(_)));
             seen.push(path.to_owned());
             Ok(())
         })

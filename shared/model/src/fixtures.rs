@@ -137,7 +137,7 @@ pub fn job(n: u32) -> Job {
 }
 
 /// The entry of a brake that holds these ids of one source since a time, and for ten minutes.
-pub fn held(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> EntryRow {
+pub fn holding(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> EntryRow {
     let until_at = since_at + Span::from_s(600);
     let count = ids.len() as u64;
     EntryRow {

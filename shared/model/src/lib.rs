@@ -70,8 +70,8 @@ pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
 pub use needs::{MAX_NODES, Needs};
 pub use node::{
-    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, NewLife, NodeRecord,
-    NodeState, NotPossible, Offering, ShuttingDown, Version,
+    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_UPTIME_MS, Life, NewLife, NodeRecord, NodeState,
+    NotPossible, Offering, ShuttingDown, Version,
 };
 pub use retry::RetryRule;
 pub use signals::Signal;

@@ -6,7 +6,7 @@
 //! Does not: decide anything, or know how a body was sent.
 
 use crate::batch::Batch;
-use crate::elements::Told;
+use crate::elements::ElementReport;
 use crate::end_cause::EndCause;
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::error_chain::short_reason;
@@ -335,8 +335,8 @@ pub struct AllocUpdate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
     /// The results of the elements of a pack so far.
-    #[serde(default, skip_serializing_if = "Told::is_empty")]
-    pub elements: Told,
+    #[serde(default, skip_serializing_if = "ElementReport::is_empty")]
+    pub elements: ElementReport,
     /// The digest of its image.
     #[serde(default, deserialize_with = "image::lenient", skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
@@ -380,46 +380,21 @@ pub struct HandleReport {
     pub report_no: u64,
     /// The highest `seq` that the agent had durably applied **before** it began to list.
     pub as_of: u64,
-    /// Whether every handle on the node, or of this part, is listed.
+    /// Whether every handle on the node is listed. A handle that a complete report does not list is not on the node.
     pub complete: bool,
-    /// The part of the node's handles that this report is about; `None`: all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<ReportPart>,
     /// The agent's own digest of all handles on the node, at most [`MAX_DIGEST_BYTES`] long. `None`: the function makes
     /// one of the handles of this report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// At most [`MAX_HANDLES`].
     pub handles: Vec<ReportedHandle>,
 }
 
+/// The most handles in one report. A node that has more reports some of them at a time, and its reports are not complete.
+pub const MAX_HANDLES: usize = 5000;
+
 /// The longest digest of a node's handles, in bytes.
 pub const MAX_DIGEST_BYTES: usize = 64;
-
-/// One part of a report of handles: the handles whose names are in this range, in the order of their bytes. A name in the range
-/// that the part does not list is not on the node, so each part is judged by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportPart {
-    /// The number of this part, from 1 on.
-    pub no: u32,
-    /// How many parts the report has.
-    pub of: u32,
-    /// The range begins behind this name; `None`: with the first name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-    /// The range ends with this name; `None`: with the last name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub up_to: Option<String>,
-    /// Whether this is the rest of a range: the answer to an earlier report covered only its beginning.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub resumed: bool,
-}
-
-impl ReportPart {
-    pub fn contains(&self, handle: &str) -> bool {
-        self.after.as_deref().is_none_or(|after| handle > after)
-            && self.up_to.as_deref().is_none_or(|up_to| handle <= up_to)
-    }
-}
 
 /// One container or volume that exists on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -449,15 +424,12 @@ pub struct HandleReportAnswer {
     /// Handles with the label of another node: they are left alone.
     pub conflicts: Vec<String>,
     /// Whether the brake `handles` holds this report back until an operator releases it.
-    pub held: bool,
+    pub braked: bool,
     /// When to report again, in seconds, jitter included.
     pub next_report_s: f64,
     /// How many changes this request left to the next reports, because it must end in time.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub left: u64,
-    /// The function has looked only at the names up to this one. The agent reports the rest of the range at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resume_after: Option<String>,
     /// Set if there is nothing to do about the handles on the node. The agent sends this text with its heartbeats, and reports
     /// again only after the handles have changed, or after a heartbeat is answered with `report_handles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

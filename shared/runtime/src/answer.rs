@@ -4,7 +4,7 @@
 //! Does not: decide or carry out anything.
 
 use crate::clock::RunClock;
-use crate::observation::Observed;
+use crate::observation::ObservedCounts;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
@@ -127,7 +127,7 @@ pub enum Ran {
 pub struct RunAnswer {
     pub function: &'static str,
     pub observed_at: Time,
-    pub observed: Observed,
+    pub observed: ObservedCounts,
     pub actions: Vec<ActionAnswer>,
     /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
     pub outcomes: BTreeMap<ActionOutcome, usize>,
@@ -162,7 +162,7 @@ impl RunAnswer {
     pub fn new(
         function: &'static str,
         observed_at: Time,
-        observed: Observed,
+        observed: ObservedCounts,
         actions: Vec<ActionAnswer>,
         clock: &RunClock,
         ran: Ran,
@@ -244,7 +244,7 @@ mod tests {
         let clock = RunClock::new(at(0), None, Duration::from_secs(50));
         let answer = |rows: usize| {
             let actions = (0..rows).map(row).collect();
-            RunAnswer::new("f", at(0), Observed::default(), actions, &clock, Ran::Whole).bounded()
+            RunAnswer::new("f", at(0), ObservedCounts::default(), actions, &clock, Ran::Whole).bounded()
         };
         let many = answer(28_000);
         let shown = many.actions.len();

@@ -5,7 +5,7 @@
 //! Does not: decide when a part is read ([`Catalogue::due`] does), or what is bought (the plan does).
 
 use model::Market;
-use model::catalogue::{Catalogue, MAX_TYPES, Offered, Offers, Part, PartState, TypeFacts};
+use model::catalogue::{Catalogue, CataloguePart, MAX_TYPES, Offered, Offers, PartState, TypeFacts};
 use model::cloud::CloudError;
 use model::control::CatalogueRow;
 use model::control::{Control, ControlKey};
@@ -22,9 +22,15 @@ const NO_TYPES: &str = "the instance types could not be read before";
 /// The longest error that is kept of a part, in characters.
 const MAX_ERROR_CHARS: usize = 300;
 
-/// Reads these parts of a policy's catalogue again. The parts must be in the order of [`Part::ALL`], because prices are
+/// Reads these parts of a policy's catalogue again. The parts must be in the order of [`CataloguePart::ALL`], because prices are
 /// read for the types that were found.
-pub async fn read(offers: &dyn Offers, policy: &Policy, before: &Catalogue, parts: &[Part], now: Time) -> Catalogue {
+pub async fn read(
+    offers: &dyn Offers,
+    policy: &Policy,
+    before: &Catalogue,
+    parts: &[CataloguePart],
+    now: Time,
+) -> Catalogue {
     let mut catalogue = before.clone();
     let wanted = policy.catalogue_wanted();
     if catalogue.wanted != wanted {
@@ -48,11 +54,11 @@ async fn read_part(
     offers: &dyn Offers,
     policy: &Policy,
     catalogue: &mut Catalogue,
-    part: Part,
+    part: CataloguePart,
 ) -> Result<(), CloudError> {
     let names: BTreeSet<String> = catalogue.types.keys().cloned().collect();
     match part {
-        Part::Types => {
+        CataloguePart::Types => {
             let patterns: BTreeSet<String> =
                 policy.several.iter().flat_map(|size| size.requirements.instance_types.iter().cloned()).collect();
             if patterns.is_empty() {
@@ -62,25 +68,27 @@ async fn read_part(
             let zones = offers.zones(&patterns).await?;
             keep_wanted(policy, catalogue, types, zones);
         }
-        Part::Prices if !names.is_empty() => {
+        CataloguePart::Prices if !names.is_empty() => {
             let mut prices = offers.prices(&names).await?;
             catalogue.types.iter_mut().for_each(|(name, offered)| offered.on_demand = prices.remove(name));
         }
-        Part::SpotPrices if !names.is_empty() => {
+        CataloguePart::SpotPrices if !names.is_empty() => {
             let mut prices = offers.spot_prices(&names).await?;
             let of = |prices: &mut BTreeMap<_, _>, name: &String| prices.remove(name).unwrap_or_default();
             catalogue.types.iter_mut().for_each(|(name, offered)| offered.spot = of(&mut prices, name));
         }
         // Without types, no price is needed. But if the types could not be read, the prices are not known either.
-        Part::Prices | Part::SpotPrices if catalogue.part(Part::Types).error.is_some() => {
+        CataloguePart::Prices | CataloguePart::SpotPrices if catalogue.part(CataloguePart::Types).error.is_some() => {
             return Err(CloudError::Unreachable { operation: "prices", detail: NO_TYPES.into() });
         }
-        Part::Prices | Part::SpotPrices => {}
-        Part::Subnets => catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?,
-        Part::Reservations => {
+        CataloguePart::Prices | CataloguePart::SpotPrices => {}
+        CataloguePart::Subnets => {
+            catalogue.subnets = offers.subnets(&policy.launch.subnets.iter().cloned().collect()).await?
+        }
+        CataloguePart::Reservations => {
             catalogue.reservations = offers.reservations(&policy.launch.reservations.iter().cloned().collect()).await?;
         }
-        Part::Quotas => catalogue.quotas = offers.quotas().await?,
+        CataloguePart::Quotas => catalogue.quotas = offers.quotas().await?,
     }
     Ok(())
 }
@@ -116,12 +124,12 @@ pub struct Fault {
 }
 
 /// The text about a part that was not read when it should have been, and whether this keeps a size from being bought.
-fn unread(part: Part, state: &PartState, now: Time) -> Option<(bool, String)> {
+fn unread(part: CataloguePart, state: &PartState, now: Time) -> Option<(bool, String)> {
     let age = state.read_at.map(|at| now.since(at));
     let read = age.map_or_else(|| "were never read".to_owned(), |age| format!("were last read {age} ago"));
-    let is_needed = !matches!(part, Part::Subnets | Part::Reservations | Part::Quotas);
+    let is_needed = !matches!(part, CataloguePart::Subnets | CataloguePart::Reservations | CataloguePart::Quotas);
     if let Some(error) = &state.error {
-        let again = Part::Subnets.keeps();
+        let again = CataloguePart::Subnets.keeps();
         let says = format!("the {part} cannot be read, and {read}: {error}; they are asked for again every {again}");
         return Some((age.is_none() && is_needed, says));
     }
@@ -170,10 +178,12 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
             ),
         );
     }
-    for id in policy.launch.subnets.iter().filter(|id| is_read(Part::Subnets) && catalogue.zone_of(id).is_none()) {
+    for id in
+        policy.launch.subnets.iter().filter(|id| is_read(CataloguePart::Subnets) && catalogue.zone_of(id).is_none())
+    {
         add(true, format!("EC2 does not know subnet {id}: correct launch.subnets"));
     }
-    if is_read(Part::Reservations) {
+    if is_read(CataloguePart::Reservations) {
         let useless = policy.launch.reservations.iter().filter_map(|id| useless_reservation(policy, id));
         useless.for_each(|says| add(false, says));
     }
@@ -282,7 +292,7 @@ mod tests {
         CapacityReservation { kind: ReservationKind::OnDemand, instance_type, zone, total: 5, free: 4, ends_at: None }
     }
 
-    async fn all(told: &FixedOffers, policy: &Policy, before: &Catalogue, now: i64) -> (Catalogue, Vec<Part>) {
+    async fn all(told: &FixedOffers, policy: &Policy, before: &Catalogue, now: i64) -> (Catalogue, Vec<CataloguePart>) {
         let wanted = policy.catalogue_wanted();
         let due = before.due(&policy.parts_wanted(), &wanted, at(now));
         (read(told, policy, before, &due, at(now)).await, due)
@@ -292,7 +302,7 @@ mod tests {
     async fn each_part_is_read_when_it_is_due() {
         let told = offers(3);
         let (read, due) = all(&told, &policy(2), &Catalogue::default(), 0).await;
-        assert_eq!(due, Part::ALL);
+        assert_eq!(due, CataloguePart::ALL);
         assert_eq!(
             read.types.keys().collect::<Vec<_>>(),
             ["m2.large", "m3.large"],
@@ -305,29 +315,37 @@ mod tests {
         for (later, due) in [
             (0, &[][..]),
             (299, &[]),
-            (300, &[Part::Subnets, Part::Reservations]),
-            (3600, &[Part::SpotPrices, Part::Subnets, Part::Reservations, Part::Quotas]),
-            (86_400, &Part::ALL),
-            (-10, &Part::ALL),
+            (300, &[CataloguePart::Subnets, CataloguePart::Reservations]),
+            (
+                3600,
+                &[
+                    CataloguePart::SpotPrices,
+                    CataloguePart::Subnets,
+                    CataloguePart::Reservations,
+                    CataloguePart::Quotas,
+                ],
+            ),
+            (86_400, &CataloguePart::ALL),
+            (-10, &CataloguePart::ALL),
         ] {
             assert_eq!(all(&told, &policy(2), &read, later).await.1, due, "after {later} s");
         }
         // Another policy asks for everything.
         let (other, due) = all(&told, &policy(3), &read, 1).await;
-        assert_eq!((due.as_slice(), other.types.len()), (&Part::ALL[..], 1));
+        assert_eq!((due.as_slice(), other.types.len()), (&CataloguePart::ALL[..], 1));
     }
 
     #[tokio::test]
     async fn prices_count_as_read_only_after_the_types() {
         let (told, away) = (offers(3), FixedOffers { is_away: true, ..FixedOffers::default() });
         let (first, _) = all(&away, &policy(1), &Catalogue::default(), 0).await;
-        assert_eq!(first.part(Part::Prices).read_at, None, "there was no type to ask for");
+        assert_eq!(first.part(CataloguePart::Prices).read_at, None, "there was no type to ask for");
         assert!(policy(1).with_catalogue(first.clone()).waits_for_catalogue(), "no job is rejected meanwhile");
         let (then, _) = all(&told, &policy(1), &first, 300).await;
         assert_eq!(policy(1).with_catalogue(then.clone()).size.len(), 4, "three types and a reservation");
         let mut older = then;
-        older.parts.entry(Part::Prices).or_default().read_at = Some(at(299));
-        assert_eq!(all(&told, &policy(1), &older, 301).await.1, [Part::Prices], "a type may be new");
+        older.parts.entry(CataloguePart::Prices).or_default().read_at = Some(at(299));
+        assert_eq!(all(&told, &policy(1), &older, 301).await.1, [CataloguePart::Prices], "a type may be new");
     }
 
     #[tokio::test]
@@ -335,13 +353,16 @@ mod tests {
         let (told, away) = (offers(3), FixedOffers { is_away: true, ..FixedOffers::default() });
         let (read, _) = all(&told, &policy(1), &Catalogue::default(), 0).await;
         let (later, due) = all(&away, &policy(1), &read, 86_400).await;
-        assert_eq!((due.as_slice(), &later.types, &later.subnets), (&Part::ALL[..], &read.types, &read.subnets));
-        let state = later.part(Part::Types);
+        assert_eq!(
+            (due.as_slice(), &later.types, &later.subnets),
+            (&CataloguePart::ALL[..], &read.types, &read.subnets)
+        );
+        let state = later.part(CataloguePart::Types);
         assert_eq!(state.read_at, Some(at(0)));
         assert_eq!(state.error.map(|error| error.chars().count()), Some(MAX_ERROR_CHARS));
         assert_eq!(all(&away, &policy(1), &later, 86_410).await.1, [], "it is not asked in each run");
         let (mended, due) = all(&told, &policy(1), &later, 86_700).await;
-        assert_eq!((due.as_slice(), mended.part(Part::Types).error), (&Part::ALL[..], None));
+        assert_eq!((due.as_slice(), mended.part(CataloguePart::Types).error), (&CataloguePart::ALL[..], None));
         // Nothing is known for the new policy, so its jobs wait.
         let (new, _) = all(&away, &policy(2), &read, 1).await;
         assert!(policy(2).with_catalogue(new).waits_for_catalogue());

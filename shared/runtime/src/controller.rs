@@ -5,7 +5,7 @@
 
 use crate::answer::{ActionAnswer, Ran, RunAnswer};
 use crate::clock::RunClock;
-use crate::observation::{Observation, ObserveError, Observed};
+use crate::observation::{Observation, ObserveError, ObservedCounts};
 use crate::run::Run;
 use crate::signs::{self, Facts};
 use crate::watchdog;
@@ -67,7 +67,7 @@ async fn run<C: Controller>(
 ) -> Result<RunAnswer, ObserveError> {
     let begins_at = if ran == Ran::Whole { controller.begins_at(input, clock).await? } else { Some(clock.now()) };
     let Some(now) = begins_at else {
-        let (observed, ran) = (Observed::default(), Ran::NotItsTurn);
+        let (observed, ran) = (ObservedCounts::default(), Ran::NotItsTurn);
         return Ok(RunAnswer::new(C::FUNCTION.name, clock.now(), observed, Vec::new(), &clock, ran));
     };
     let seen = controller.observe(now, clock).await?;

@@ -36,8 +36,6 @@ pub struct HttpError {
     pub message: String,
 }
 
-pub use HttpError as Refusal;
-
 impl HttpError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
@@ -282,9 +280,6 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
         ReportCounter::Allocs => contact.alloc_report_no,
         ReportCounter::Handles => contact.handle_report_no,
     };
-    if taken > MOST_REPORTS {
-        return Err(wrong_incarnation("the number of the last report cannot be: register again"));
-    }
     if claim.report_no < taken {
         let message = format!("report {} is older than {taken}, which was taken", claim.report_no);
         return Err(HttpError::new(ErrorCode::StaleReport, message));
@@ -294,10 +289,6 @@ pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<N
     }
     Ok(record)
 }
-
-/// No agent counts this far: at one report a millisecond, it takes thirty years. A person wrote a higher number, and a
-/// new registration begins the count again.
-const MOST_REPORTS: u64 = 1 << 40;
 
 /// The most bytes that one list of an answer takes, unless its first entry alone takes more. Lambda refuses an answer above
 /// 6 MB, and the caller would never get it.

@@ -96,19 +96,19 @@ mod tests {
     use super::*;
     use crate::answer::ActionAnswer;
     use crate::clock::RunClock;
-    use crate::observation::Observed;
+    use crate::observation::ObservedCounts;
     use model::functions::SWEEP_DISPATCH;
     use std::time::Duration;
 
     fn answer(function: Function, ran: Ran) -> RunAnswer {
         let clock = RunClock::new(Time::from_ms(0), None, Duration::from_secs(1));
-        let observed = Observed { nodes: 7, ..Observed::default() };
+        let observed = ObservedCounts { nodes: 7, ..ObservedCounts::default() };
         RunAnswer::new(function.name, Time::from_ms(5), observed, Vec::<ActionAnswer>::new(), &clock, ran)
     }
 
     /// An answer of a run that saw nothing.
     fn idle(function: Function) -> RunAnswer {
-        RunAnswer { observed: Observed::default(), ..answer(function, Ran::Whole) }
+        RunAnswer { observed: ObservedCounts::default(), ..answer(function, Ran::Whole) }
     }
 
     fn line(answer: &RunAnswer) -> Option<Value> {

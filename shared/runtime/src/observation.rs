@@ -22,11 +22,11 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, Job, JobSummary, Life, NodeRecord, NodeState};
+use model::{AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, JobSummary, Life, NodeRecord, NodeState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use store::{DbError, End, Ended, Listed, Store, Unreadable, Waiting, placed_last};
+use store::{DbError, End, Ended, Listed, Store, Unreadable, WaitingJobs, placed_last};
 
 /// How far back the jobs that ended, and the warnings, are looked at.
 pub const RECENT: Span = Span::from_s(3600);
@@ -46,7 +46,7 @@ pub enum ObserveError {
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Observed {
+pub struct ObservedCounts {
     pub nodes: usize,
     pub instances: usize,
     pub jobs: usize,
@@ -81,9 +81,6 @@ pub struct Observation {
     pub handles: Vec<Handle>,
     /// The caches that live allocs name, of the nodes that have a cache that is due. Only sweep-dispatch reads them.
     pub used_caches: BTreeMap<NodeId, BTreeSet<String>>,
-    /// The jobs that the index of the queue does not show as it should, of the part of the table that was read. Only
-    /// clean-stale-records reads them.
-    pub not_indexed: Vec<Job>,
     /// The place in the jobs table after this run, if it changes.
     pub jobs_place: Option<JobsPlace>,
     /// The jobs that ended last. Only clean-stale-records reads them.
@@ -130,7 +127,7 @@ pub struct Lists {
 impl Lists {
     /// Reads the lists, in the order that the head of this module promises.
     pub async fn read(store: &Store, cloud: &dyn Cloud, audience: Audience, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?.as_of(now);
+        let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let is_large = is_large(&control, &policy);
         let segments = segments(is_large);
@@ -155,7 +152,7 @@ impl Lists {
     }
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
-    pub fn whole_queue(&self) -> Option<Waiting> {
+    pub fn whole_queue(&self) -> Option<WaitingJobs> {
         let is_whole = self.queue.read.part.is_none() && self.followers.is_whole;
         is_whole.then(|| {
             let mut waiting = placed_last(self.followers.jobs.clone(), self.queue.jobs.clone());
@@ -163,7 +160,7 @@ impl Lists {
             let unreadable =
                 self.queue.unreadable.iter().chain(&self.followers.unreadable).chain(&self.placed.unreadable);
             let unreadable = unreadable.cloned().collect();
-            Waiting { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
+            WaitingJobs { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
         })
     }
 
@@ -206,7 +203,6 @@ impl Observation {
             allocs: Vec::new(),
             handles: Vec::new(),
             used_caches: BTreeMap::new(),
-            not_indexed: Vec::new(),
             jobs_place: None,
             ended: Vec::new(),
             partially_read: BTreeSet::new(),
@@ -247,27 +243,28 @@ impl Observation {
         cloud: &dyn Cloud,
         clock: impl Fn() -> Time,
     ) -> Result<Self, ObserveError> {
-        let control = store.control().await?.as_of(clock());
+        let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
         let instances = cloud.instances().await?;
         let observed_at = clock();
         let place = control.jobs_place();
-        let (nodes, (jobs, end)) = try_join(store.nodes_listed(segments), store.jobs_not_indexed(place.job())).await?;
+        let (nodes, (jobs, end)) =
+            try_join(store.nodes_listed(segments), store.jobs_unreadable_behind(place.job())).await?;
         let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
         let known = store.jobs_unreadable(unreadable_jobs(&seen.control)).await?;
         seen.quarantined.unreadable(nodes.unreadable);
-        seen.quarantined.unreadable(jobs.unreadable.into_iter().chain(known));
+        seen.quarantined.unreadable(jobs.into_iter().chain(known));
         seen.jobs_place = place.moved(end, seen.quarantined.jobs.iter().copied());
         seen.ended = store.ended(&End::NOT_CANCELLED, observed_at - RECENT, ENDED).await?;
-        (seen.nodes, seen.not_indexed) = (nodes.rows, jobs.rows);
+        seen.nodes = nodes.rows;
         Ok(seen.sorted_out())
     }
 
     /// Reads what sweep-dispatch needs for its decisions: like [`Observation::read`], but with the handles that
     /// are due instead of instances and jobs.
     pub async fn read_for_sweep(store: &Store, now: Time) -> Result<Self, ObserveError> {
-        let control = store.control().await?.as_of(now);
+        let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
         let segments = segments(is_large(&control, &policy));
         let handles = store.handles_due(now).await?;
@@ -327,7 +324,7 @@ impl Observation {
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
         let mut again: Vec<AllocSummary> = read.rows.into_iter().map(|alloc| alloc.summary).collect();
         again.retain(|alloc| !alloc.client.is_final() && !self.quarantined.allocs.contains(&alloc.alloc_id));
-        validation::quarantine_allocs(&mut self.quarantined, self.observed_at, &mut again);
+        validation::quarantine_allocs(&mut self.quarantined, &mut again);
         self.allocs.extend(again);
         self.quarantined.unreadable(read.unreadable);
         self.allocs.sort_by_key(|a| a.alloc_id);
@@ -356,7 +353,7 @@ impl Observation {
     fn sorted_out(mut self) -> Self {
         self.quarantined.entries(&self.control);
         let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
-        validation::quarantine(&mut self.quarantined, self.observed_at, nodes, jobs, allocs, &mut self.handles);
+        validation::quarantine(&mut self.quarantined, nodes, jobs, allocs, &mut self.handles);
         self.sort();
         self
     }
@@ -388,7 +385,7 @@ impl Observation {
             }
             row
         });
-        let control = Control::from_rows(rows).as_of(state.now);
+        let control = Control::from_rows(rows);
         let ends = ends(followed_of(&jobs), BTreeSet::new(), jobs.iter());
         let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
         let read = Self {
@@ -438,8 +435,8 @@ impl Observation {
     }
 
     /// The counts for a run's answer.
-    pub fn counts(&self) -> Observed {
-        Observed {
+    pub fn counts(&self) -> ObservedCounts {
+        ObservedCounts {
             nodes: self.nodes.iter().filter(|n| !n.is_cleaned()).count(),
             instances: self.instances.len() + self.nodes.iter().filter(|n| !self.was_queried(n)).count(),
             jobs: self.jobs.len(),

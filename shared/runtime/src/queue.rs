@@ -52,7 +52,7 @@ pub(crate) struct FollowersRead {
 /// different jobs each.
 pub(crate) async fn read_followers(store: &Store, control: &Control) -> Result<FollowersRead, DbError> {
     let last = control.after_place();
-    let mut part = store.held(last.rank(), MOST_FOLLOWERS).await?;
+    let mut part = store.following(last.rank(), MOST_FOLLOWERS).await?;
     // Many jobs may follow the same ones.
     let mut followed = HashSet::new();
     let fits = part.jobs.iter().take_while(|job| {

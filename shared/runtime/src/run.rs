@@ -280,8 +280,8 @@ impl<'a> Run<'a> {
         let before = self.observed.control.runs.get(name);
         let after = RunRow::after(name, before, self.observed.observed_at, self.clock.elapsed(), tally(answers));
         let in_use = (self.function == POLL_AND_SCALE).then(|| self.observed.in_use() as u64).or(after.in_use);
-        let found = listing::note(self.function, self.observed, listing::terminated(answers), self.now());
-        self.store.write_run(before, &RunRow { in_use, found, ..after }).await;
+        let list = listing::note(self.function, self.observed, listing::terminated(answers), self.now());
+        self.store.write_run(before, &RunRow { in_use, list, ..after }).await;
     }
 }
 

@@ -11,8 +11,8 @@ use model::control::Control;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{AllocSummary, Handle, JobSummary, MAX_NODES, NodeRecord};
+use model::time::Span;
+use model::{AllocSummary, Handle, JobSummary, NodeRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Table, Unreadable};
 
@@ -86,17 +86,19 @@ pub fn warn<A>(plan: &mut Plan<A>, quarantined: &Quarantined, table: Table, warn
 /// Takes the rows that contradict the contract out of these lists.
 pub fn quarantine(
     quarantined: &mut Quarantined,
-    now: Time,
     nodes: &mut Vec<NodeRecord>,
     jobs: &mut Vec<JobSummary>,
     allocs: &mut Vec<AllocSummary>,
     handles: &mut Vec<Handle>,
 ) {
     let slots = counts(nodes.iter().map(|n| n.slot));
-    nodes.retain(|node| keeps(quarantined, Table::Nodes, Subject::Slot(node.slot), wrong_node(node, &slots, now)));
+    nodes.retain(|node| keeps(quarantined, Table::Nodes, Subject::Slot(node.slot), wrong_node(node, &slots)));
     let ids = counts(jobs.iter().map(|j| j.job_id));
-    jobs.retain(|job| keeps(quarantined, Table::Jobs, Subject::Job(job.job_id), wrong_job(job, &ids)));
-    quarantine_allocs(quarantined, now, allocs);
+    jobs.retain(|job| {
+        let what = is_twice(&ids, &job.job_id).then(|| "it is in the table twice".to_owned());
+        keeps(quarantined, Table::Jobs, Subject::Job(job.job_id), what)
+    });
+    quarantine_allocs(quarantined, allocs);
     let ids = counts(handles.iter().map(key_of));
     handles.retain(|handle| {
         let is_wrong = is_twice(&ids, &key_of(handle));
@@ -108,10 +110,11 @@ pub fn quarantine(
 
 /// Takes the allocs that contradict the contract out of this list. The node of such an alloc is only partially read: nothing is
 /// placed or stopped on it.
-pub fn quarantine_allocs(quarantined: &mut Quarantined, now: Time, allocs: &mut Vec<AllocSummary>) {
+pub fn quarantine_allocs(quarantined: &mut Quarantined, allocs: &mut Vec<AllocSummary>) {
     let ids = counts(allocs.iter().map(|a| a.alloc_id));
     allocs.retain(|alloc| {
-        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), wrong_alloc(alloc, &ids, now))
+        let what = is_twice(&ids, &alloc.alloc_id).then(|| "it is in the table twice".to_owned());
+        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), what)
     });
 }
 
@@ -124,54 +127,12 @@ fn keeps(quarantined: &mut Quarantined, table: Table, subject: Subject, wrong: O
     false
 }
 
-fn wrong_node(node: &NodeRecord, slots: &BTreeMap<Slot, usize>, now: Time) -> Option<String> {
+fn wrong_node(node: &NodeRecord, slots: &BTreeMap<Slot, usize>) -> Option<String> {
     match node.node_id() {
         _ if is_twice(slots, &node.slot) => Some("its slot is in the table twice".to_owned()),
         Some(id) if id.slot() != node.slot => Some(format!("its node id {id} belongs to slot {}", id.slot())),
-        _ => far_ahead(node, now).map(|(what, at)| format!("{what} is {at}, more than a day ahead")),
+        _ => None,
     }
-}
-
-fn wrong_job(job: &JobSummary, ids: &BTreeMap<JobId, usize>) -> Option<String> {
-    match job.needs.nodes {
-        _ if is_twice(ids, &job.job_id) => Some("it is in the table twice".to_owned()),
-        1..=MAX_NODES => None,
-        n => Some(format!("it wants {n} nodes: 1 to {MAX_NODES} are possible")),
-    }
-}
-
-fn wrong_alloc(alloc: &AllocSummary, ids: &BTreeMap<AllocId, usize>, now: Time) -> Option<String> {
-    if is_twice(ids, &alloc.alloc_id) {
-        return Some("it is in the table twice".to_owned());
-    }
-    let times = [
-        ("placed_at", Some(alloc.placed_at)),
-        ("started_at", alloc.started_at),
-        ("unknown_since_at", alloc.unknown_since_at),
-    ];
-    first_ahead(times, now).map(|(what, at)| format!("{what} is {at}, more than a day ahead"))
-}
-
-/// A time of the record that is more than a day ahead, with its name. No function gives a lease or claims a launch for so
-/// long, so the clock that wrote it was wrong, or a person wrote it. A heartbeat of the node puts a lease right.
-fn far_ahead(node: &NodeRecord, now: Time) -> Option<(&'static str, Time)> {
-    let (contact, life) = (node.contact(), node.life());
-    let times = [
-        ("last_ping_at", contact.map(|c| c.last_ping_at)),
-        ("lease_expires_at", contact.map(|c| c.lease_expires_at)),
-        ("assigned_at", life.map(|l| l.assigned_at)),
-        ("launch_claim_until_at", life.map(|l| l.launch_claim_until_at)),
-        ("absent_since_at", life.and_then(|l| l.absent_since_at)),
-        ("first_ping_at", contact.map(|c| c.first_ping_at)),
-        ("idle_since_at", contact.and_then(|c| c.idle_since_at)),
-        ("syncing_since_at", contact.and_then(|c| c.syncing_since_at)),
-    ];
-    first_ahead(times, now)
-}
-
-/// The first of these times that is more than a day ahead.
-fn first_ahead<const N: usize>(times: [(&'static str, Option<Time>); N], now: Time) -> Option<(&'static str, Time)> {
-    times.into_iter().find_map(|(what, at)| Some((what, at.filter(|at| *at > now + model::LONGEST_AHEAD)?)))
 }
 
 fn key_of(handle: &Handle) -> (NodeId, String) {

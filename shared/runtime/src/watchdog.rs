@@ -92,7 +92,6 @@ pub async fn recorded<T, E: Display>(
 async fn note(function: &str, store: &Store, started_at: Time, took: Span, error: &str) {
     match store.control().await {
         Ok(control) => {
-            let control = control.as_of(started_at);
             let before = control.runs.get(function);
             store.write_run(before, &RunRow::failed(function, before, started_at, took, error)).await;
         }

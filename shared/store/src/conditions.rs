@@ -16,7 +16,7 @@ pub fn silent_since(record: &NodeRecord) -> Cond {
 
 /// The condition that no live alloc is on a node.
 pub fn no_live_allocs() -> Cond {
-    Cond::Any(vec![Cond::says_nothing("allocs"), Cond::Eq("allocs", AttributeValue::L(Vec::new()))])
+    Cond::Any(vec![Cond::Absent("allocs"), Cond::Eq("allocs", AttributeValue::L(Vec::new()))])
 }
 
 /// Writes a new handle row, only if the handle has no row.
@@ -59,7 +59,7 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
         Cond::Eq("state", s(handle.state)),
         Cond::Eq("seq", n(handle.seq)),
         Cond::Eq("due_at", n(handle.due_at.as_ms())),
-        Cond::is("missing_seen_at", handle.missing_seen_at.map(|at| n(at.as_ms()))),
+        Cond::is("missing_reported_at", handle.missing_reported_at.map(|at| n(at.as_ms()))),
         Cond::is("keep", handle.keep.then_some(AttributeValue::Bool(true))),
     ]
 }

@@ -3,7 +3,7 @@
 //! Guarantees: each row is read consistently, also if an index named it; a run reads a bounded number of due handles.
 //! Does not: decide what becomes of a handle, or change one.
 
-use crate::db::{DbError, PageKey, Query, Row};
+use crate::db::{DbError, Query, Row};
 use crate::rows::listed::Listed;
 use crate::rows::{handle_key, n, s};
 use crate::store::Store;
@@ -23,19 +23,10 @@ impl Store {
         self.query(&Query::of(Table::Handles, None, s(node))).await
     }
 
-    /// At most `most` handles of a node whose names are behind `after` and at most `up_to`, in the order of their names.
-    /// Read consistently. The second value is the last name that was read, if there may be more.
-    pub async fn handles_between(
-        &self,
-        node: NodeId,
-        after: Option<&str>,
-        up_to: Option<&str>,
-        most: usize,
-    ) -> Result<(Listed<Handle>, Option<String>), DbError> {
-        let query = Query { range_at_most: up_to.map(s), ..Query::of(Table::Handles, None, s(node)) };
-        // A list may begin behind a row that does not exist.
-        let from = after.map(|after| PageKey::from([("node_id".into(), s(node)), ("handle".into(), s(after))]));
-        let (rows, rest) = self.rows(&query, from, most).await?;
+    /// At most `most` handles of a node, in the order of their names, read consistently. The second value is the last name that was
+    /// read, if there may be more.
+    pub async fn first_handles(&self, node: NodeId, most: usize) -> Result<(Listed<Handle>, Option<String>), DbError> {
+        let (rows, rest) = self.rows(&Query::of(Table::Handles, None, s(node)), None, most).await?;
         let last = rest.and_then(|_| rows.last()?.get("handle")?.as_s().ok().cloned());
         Ok((Listed::of(Table::Handles, &rows), last))
     }

@@ -13,11 +13,11 @@
 mod conditions;
 mod db;
 mod dynamo;
-mod found;
 mod handles;
 pub mod placing;
 mod queue;
 mod rows;
+mod search;
 mod store;
 mod tables;
 mod together;
@@ -32,13 +32,13 @@ pub use db::{
     Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict, unless_raced,
 };
 pub use dynamo::{Dynamo, http_client, http_client_believing};
-pub use found::Found;
-pub use queue::{Ended, Waiting, placed_last};
+pub use queue::{Ended, WaitingJobs, placed_last};
 pub use rows::end::End;
 pub use rows::job_event::JOB_EVENT;
 pub use rows::json::to_json;
 pub use rows::listed::{Listed, Unreadable};
 pub use rows::{Record, alloc_key, as_read, change, control_key, handle_key, job_key, node_key, row, unchanged};
+pub use search::JobIds;
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
 pub use tables::{DUE, Definition, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, TABLES, Table};

@@ -9,7 +9,7 @@
 use crate::db::{DbError, Page, PageKey, Query, Row};
 use crate::rows::end::End;
 use crate::rows::listed::{Listed, Unreadable};
-use crate::rows::{self, HELD, QUEUED, s};
+use crate::rows::{self, FOLLOWING, QUEUED, s};
 use crate::store::Store;
 use crate::tables::{QUEUE, Table};
 use model::JobSummary;
@@ -19,14 +19,9 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 impl Store {
-    /// Every job that has not ended, queued ones first, each group in the order of the queue.
-    pub async fn queue(&self) -> Result<Vec<JobSummary>, DbError> {
-        let waiting = self.waiting(None, usize::MAX).await?.jobs;
-        Ok(placed_last(waiting, self.placed().await?.all()?))
-    }
-
-    /// As [`Store::queue`], with the rows that cannot be read, and with at most `most` waiting jobs.
-    pub async fn queue_listed(&self, most: usize) -> Result<Waiting, DbError> {
+    /// Every job that has not ended, queued ones first, each group in the order of the queue; at most `most` waiting jobs. Also the
+    /// rows that cannot be read.
+    pub async fn queue_listed(&self, most: usize) -> Result<WaitingJobs, DbError> {
         let (mut queue, placed) = (self.waiting(None, most).await?, self.placed().await?);
         queue.jobs = placed_last(queue.jobs, placed.rows);
         queue.unreadable.extend(placed.unreadable);
@@ -39,19 +34,19 @@ impl Store {
     }
 
     /// The waiting jobs behind this rank, also those that follow other jobs, in the order of the queue, at most `most`.
-    pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
-        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([HELD]).collect();
+    pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
+        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([FOLLOWING]).collect();
         self.waiting_in(&hashes, behind, most).await
     }
 
     /// The jobs behind this rank that may be placed, in the order of the queue, at most `most`.
-    pub async fn queued(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
+    pub async fn queued(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
         self.waiting_in(&QUEUED, behind, most).await
     }
 
     /// The jobs behind this rank that follow other jobs, in the order of the queue, at most `most`.
-    pub async fn held(&self, behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
-        self.waiting_in(&[HELD], behind, most).await
+    pub async fn following(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
+        self.waiting_in(&[FOLLOWING], behind, most).await
     }
 
     /// The jobs that ended last in one of these ways, the newest first: at most `most`, and none that ended before
@@ -92,8 +87,8 @@ impl Store {
 
     /// The waiting jobs that were submitted last, the newest first, at most `most`. The index has the order of the
     /// queue, so this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
-    pub async fn waiting_newest(&self, most: usize) -> Result<Waiting, DbError> {
-        let hashes = QUEUED.into_iter().chain([HELD]);
+    pub async fn waiting_newest(&self, most: usize) -> Result<WaitingJobs, DbError> {
+        let hashes = QUEUED.into_iter().chain([FOLLOWING]);
         let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
         // A job that is older than `known` may have a newer one that was not read.
         let known = parts.iter().filter_map(|(_, cut)| *cut).max();
@@ -105,16 +100,16 @@ impl Store {
         let more = known.is_some() || jobs.len() > most;
         jobs.truncate(most);
         let end = jobs.last().map(JobSummary::rank).filter(|_| more);
-        Ok(Waiting { jobs, end, unreadable })
+        Ok(WaitingJobs { jobs, end, unreadable })
     }
 
     /// The newest jobs of each priority with this value of `queue`, and the newest of the jobs at which a priority was
     /// cut off.
-    async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(Part, Option<JobId>), DbError> {
+    async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(QueueShard, Option<JobId>), DbError> {
         // Only the jobs that the commands submit are spread evenly.
-        let limit = if hash == HELD || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
+        let limit = if hash == FOLLOWING || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
         let newest = Query { newest_first: true, limit: i32::try_from(limit).ok(), ..jobs_with(hash) };
-        let (mut part, mut range_at_most, mut from, mut cut) = (Part::behind(hash, None), None, None, None);
+        let (mut part, mut range_at_most, mut from, mut cut) = (QueueShard::behind(hash, None), None, None, None);
         loop {
             let query = Query { range_at_most: range_at_most.clone(), ..newest.clone() };
             part.add(self.db.query(&query, from.take()).await?);
@@ -134,8 +129,13 @@ impl Store {
     }
 
     /// The jobs behind this rank that have one of these values of `queue`, merged.
-    async fn waiting_in(&self, hashes: &[&'static str], behind: Option<&str>, most: usize) -> Result<Waiting, DbError> {
-        let mut parts: Vec<Part> = hashes.iter().map(|hash| Part::behind(hash, behind)).collect();
+    async fn waiting_in(
+        &self,
+        hashes: &[&'static str],
+        behind: Option<&str>,
+        most: usize,
+    ) -> Result<WaitingJobs, DbError> {
+        let mut parts: Vec<QueueShard> = hashes.iter().map(|hash| QueueShard::behind(hash, behind)).collect();
         // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
         let limit = if most == usize::MAX { None } else { i32::try_from(share(most, hashes.len())).ok() };
         let mut wanted: Vec<usize> = (0..parts.len()).collect();
@@ -154,9 +154,9 @@ impl Store {
             let is_known = |job: &JobSummary| known.as_ref().is_none_or(|known| job.rank() <= *known);
             let have: usize = parts.iter().map(|p| p.read.rows.partition_point(is_known)).sum();
             if have >= most || known.is_none() {
-                return Ok(Waiting::merged(parts, known.as_deref(), most));
+                return Ok(WaitingJobs::merged(parts, known.as_deref(), most));
             }
-            let behind = |p: &Part| p.next.is_some() && (limit.is_none() || Some(&p.last) == known.as_ref());
+            let behind = |p: &QueueShard| p.next.is_some() && (limit.is_none() || Some(&p.last) == known.as_ref());
             wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
         }
     }
@@ -182,9 +182,9 @@ pub struct Ended {
     pub at: Time,
 }
 
-/// Waiting jobs in the order of the queue.
+/// WaitingJobs jobs in the order of the queue.
 #[derive(Clone, Debug, Default)]
-pub struct Waiting {
+pub struct WaitingJobs {
     pub jobs: Vec<JobSummary>,
     /// The rank of the last of them, if more jobs wait behind it.
     pub end: Option<String>,
@@ -192,8 +192,8 @@ pub struct Waiting {
     pub unreadable: Vec<Unreadable>,
 }
 
-impl Waiting {
-    fn merged(parts: Vec<Part>, known: Option<&str>, most: usize) -> Self {
+impl WaitingJobs {
+    fn merged(parts: Vec<QueueShard>, known: Option<&str>, most: usize) -> Self {
         let read = parts.into_iter().fold(Listed::default(), |all, part| all.and(part.read));
         let (mut jobs, unreadable) = (read.rows, read.unreadable);
         jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
@@ -210,7 +210,7 @@ impl Waiting {
 }
 
 /// The waiting jobs with one value of `queue`, as far as they were read.
-struct Part {
+struct QueueShard {
     hash: &'static str,
     read: Listed<JobSummary>,
     /// Where the next page begins; `None` if everything was read.
@@ -219,7 +219,7 @@ struct Part {
     last: String,
 }
 
-impl Part {
+impl QueueShard {
     fn behind(hash: &'static str, rank: Option<&str>) -> Self {
         let next = rank.map(|rank| {
             let id = rank.split_once('#').map_or("", |(_, id)| id);
@@ -341,7 +341,7 @@ mod tests {
         (Arc::new(index), all.iter().map(|job| job.summary.job_id).collect())
     }
 
-    fn ids(waiting: &Waiting) -> Vec<JobId> {
+    fn ids(waiting: &WaitingJobs) -> Vec<JobId> {
         waiting.jobs.iter().map(|job| job.job_id).collect()
     }
 

@@ -8,9 +8,7 @@
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
 use crate::rows::json::to_json;
 use crate::rows::listed::{Listed, Unreadable};
-use crate::rows::{
-    self, Readable, Record, alloc_key, change, control_key, from_row, is_indexed, job_key, n, node_key, s,
-};
+use crate::rows::{self, Readable, Record, alloc_key, change, control_key, from_row, job_key, n, node_key, s};
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -193,15 +191,16 @@ impl Store {
         self.read(&job_key(job)).await
     }
 
-    /// Reads one page of the jobs table, behind this job. Returns the jobs that the index of the queue does not show as it
-    /// should, the rows that cannot be read, and the last job of the page if more follow.
-    pub async fn jobs_not_indexed(&self, behind: Option<&str>) -> Result<(Listed<Job>, Option<String>), DbError> {
+    /// The rows of one page of the jobs table, behind this job, that cannot be read, and the last job of the page if more follow.
+    pub async fn jobs_unreadable_behind(
+        &self,
+        behind: Option<&str>,
+    ) -> Result<(Vec<Unreadable>, Option<String>), DbError> {
         let from = behind.map(|job| PageKey::from([("job_id".into(), s(job))]));
         let page = self.db.scan(&Scan::all(Table::Jobs, None), from).await?;
-        let is_wrong = |row: &&Row| from_row(Table::Jobs, row).map_or(true, |job: Job| !is_indexed(row, &job));
-        let listed = Listed::of(Table::Jobs, page.items.iter().filter(is_wrong));
+        let unreadable = Listed::<Job>::of(Table::Jobs, &page.items).unreadable;
         let end = page.next.and_then(|key| key.get("job_id")?.as_s().ok().cloned());
-        Ok((listed, end))
+        Ok((unreadable, end))
     }
 
     /// The rows of these jobs that cannot be read, read consistently.
@@ -424,7 +423,7 @@ impl Store {
         ]);
         let said = pulse.heartbeat;
         let gpus = match said.gpus_usable {
-            0 => Cond::Any(vec![Cond::says_nothing("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
+            0 => Cond::Any(vec![Cond::Absent("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
             usable => Cond::Eq("gpus_usable", n(usable)),
         };
         let mut when = vec![
@@ -448,7 +447,7 @@ impl Store {
             set.insert("uptime_ms".to_owned(), n(uptime_ms));
             // Equal is allowed, because the same heartbeat may arrive twice.
             let newest = Cond::Lt("uptime_ms", n(uptime_ms.saturating_add(1)));
-            when.push(Cond::Any(vec![Cond::says_nothing("uptime_ms"), newest]));
+            when.push(Cond::Any(vec![Cond::Absent("uptime_ms"), newest]));
         }
         let effect = Effect::Update { set, remove: Vec::new() };
         let write = Write { key: node_key(pulse.node_id.slot()), when, effect };
@@ -488,7 +487,7 @@ impl Store {
             when: vec![
                 Cond::Eq("node_id", s(node_id)),
                 Cond::Eq("incarnation", s(incarnation)),
-                Cond::Any(vec![Cond::says_nothing(name), Cond::Lt(name, n(report_no))]),
+                Cond::Any(vec![Cond::Absent(name), Cond::Lt(name, n(report_no))]),
             ],
             effect: Effect::Update { set, remove },
         };

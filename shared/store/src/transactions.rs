@@ -85,7 +85,7 @@ async fn end_alloc_if(
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
-    let Counted { mut writes, name, told } = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
+    let Counted { mut writes, name, event } = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
     writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
     let mut written = None;
     if let Some(node) = node {
@@ -103,7 +103,7 @@ async fn end_alloc_if(
         HandleRow::Unreadable => {}
     }
     let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() }.to_string();
-    let event = match told {
+    let event = match event {
         Some(event) => event.with(ENDED_ALLOC, id.to_string()).with(ENDED_AS, reason),
         None => Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason, now, keep.events),
     };
@@ -201,12 +201,12 @@ pub async fn stop_and_count_lost(
     let mut writes = vec![change(Some(alloc), &stopped).0];
     let counted = count_member(store, alloc, &node.loses(reason), JobSet::Stays, keep, now).await?;
     writes.extend(counted.writes);
-    writes.extend(counted.told.as_ref().map(Store::event_write));
-    let told = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
-    let (write, told) = change(Some(node), &told);
+    writes.extend(counted.event.as_ref().map(Store::event_write));
+    let event = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
+    let (write, event) = change(Some(node), &event);
     writes.push(write);
     store.transact(&writes).await?;
-    Ok(told)
+    Ok(event)
 }
 
 /// How a job counts the end of one of its members.
@@ -215,7 +215,7 @@ struct Counted {
     writes: Vec<Write>,
     name: Option<String>,
     /// The event of the job, if its state changes.
-    told: Option<Event>,
+    event: Option<Event>,
 }
 
 async fn count_member(
@@ -228,7 +228,7 @@ async fn count_member(
 ) -> Result<Counted, WriteError> {
     let id = alloc.id();
     let Some(job) = store.job(id.job_id).await? else {
-        return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, told: None });
+        return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, event: None });
     };
     // Only the other copies of this member decide what becomes of the job. The rows of other members do not matter.
     let copies = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
@@ -236,16 +236,16 @@ async fn count_member(
     others.retain(|copy| !copy.summary.client.is_final());
     let summaries: Vec<_> = others.iter().map(|o| o.summary.clone()).collect();
     // What an alloc reported before it was lost counts too.
-    let ending = alloc.with_told(ending);
+    let ending = alloc.with_elements(ending);
     let after = job.after_end(&alloc.summary, &ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
     writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
-    let told = (after.summary.state != job.summary.state).then(|| {
+    let event = (after.summary.state != job.summary.state).then(|| {
         let message = after.reason.as_ref().map_or_else(String::new, |r| format!(": {r}"));
         let reason = Reason::JobNow { state: after.summary.state, message }.to_string();
         Event::of_change(&Subject::Job(id.job_id), ActionName::EndJob, &reason, now, keep.events)
     });
-    Ok(Counted { writes, name: job.summary.name, told })
+    Ok(Counted { writes, name: job.summary.name, event })
 }
 
 /// The event of a change, as a write in the transaction of that change.
@@ -396,7 +396,7 @@ pub async fn clean_node(
     }
     let mut still = unchanged(&record);
     still.when.extend_from_slice(&more);
-    let (handles, rest) = store.handles_between(life.node_id, None, None, MOST_HANDLES).await?;
+    let (handles, rest) = store.first_handles(life.node_id, MOST_HANDLES).await?;
     // A row that cannot be read stays until a person corrects it.
     let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {

@@ -71,16 +71,9 @@ pub struct Write {
 }
 
 impl Cond {
-    /// The attribute has this value. For `None`: see [`Cond::says_nothing`].
+    /// The attribute has this value, or is absent.
     pub fn is(name: &'static str, value: Option<AttributeValue>) -> Self {
-        value.map_or_else(|| Self::says_nothing(name), |value| Self::Eq(name, value))
-    }
-
-    /// The attribute is absent, null or false. Another program may have written the default instead of leaving it out,
-    /// and reading cannot tell the difference.
-    pub fn says_nothing(name: &'static str) -> Self {
-        let is = |value| Self::Eq(name, value);
-        Self::Any(vec![Self::Absent(name), is(AttributeValue::Null(true)), is(AttributeValue::Bool(false))])
+        value.map_or_else(|| Self::Absent(name), |value| Self::Eq(name, value))
     }
 }
 

@@ -142,7 +142,6 @@ pub const ACTIONS: &[(&str, ActionName)] = &[
     ("clean-stale-records", ActionName::Clean),
     ("clean-stale-records", ActionName::TerminateOrphan),
     ("clean-stale-records", ActionName::DeleteRecord),
-    ("clean-stale-records", ActionName::IndexJob),
     ("clean-stale-records", ActionName::ForgetEntry),
     ("clean-stale-records", ActionName::ReadOffers),
     ("clean-stale-records", ActionName::Warn),

@@ -140,10 +140,9 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         destroy: names(1000),
         more: true,
         conflicts: names(2000),
-        held: true,
+        braked: true,
         next_report_s: 1.0,
         left: u64::MAX,
-        resume_after: Some("\u{1b}".repeat(1024)),
         settled: Some("s".repeat(128)),
     };
     for (what, response) in [

@@ -188,7 +188,7 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     let ended = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((ended.summary.client, ended.exit_code), (ClientStatus::Complete, Some(0)));
     assert!(tables.store.live_allocs().await.unwrap().is_empty(), "it left the index");
-    assert!(tables.store.queue().await.unwrap().is_empty());
+    assert!(tables.store.queue_listed(usize::MAX).await.unwrap().jobs.is_empty());
     let ended = Subject::Job(job.summary.job_id).to_string();
     assert_eq!(tables.ends().await, [ended], "one event tells both ends");
 }
@@ -231,12 +231,14 @@ async fn the_queue_is_in_order(place: Place<'_>) {
     for (n, priority) in [(1, 500), (2, 900), (3, 500), (4, 0), (5, 1000)] {
         tables.job(n, JobSpec { priority, ..spec() }).await;
     }
-    let order: Vec<_> = tables.store.queue().await.unwrap().into_iter().map(|j| j.job_id).collect();
+    let order: Vec<_> =
+        tables.store.queue_listed(usize::MAX).await.unwrap().jobs.into_iter().map(|j| j.job_id).collect();
     assert_eq!(order, [5, 2, 1, 3, 4].map(fixtures::job_id));
     let job = tables.store.job(fixtures::job_id(2)).await.unwrap().unwrap();
     let cancelled = job.cancel(Span::from_s(60), at(5)).unwrap();
     tables.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
-    let order: Vec<_> = tables.store.queue().await.unwrap().into_iter().map(|j| j.job_id).collect();
+    let order: Vec<_> =
+        tables.store.queue_listed(usize::MAX).await.unwrap().jobs.into_iter().map(|j| j.job_id).collect();
     assert_eq!(order, [5, 1, 3, 4].map(fixtures::job_id));
 }
 
@@ -286,7 +288,7 @@ async fn long_lists_are_read_to_the_last_page(place: Place<'_>) {
         tables.job(n, JobSpec { work: Work { command: vec![long.clone()], ..spec().work }, ..spec() }).await;
     }
     assert_eq!(tables.store.jobs().await.unwrap().len(), 140);
-    assert_eq!(tables.store.queue().await.unwrap().len(), 140);
+    assert_eq!(tables.store.queue_listed(usize::MAX).await.unwrap().jobs.len(), 140);
     let written: BTreeSet<u32> = (0..30).collect();
     for n in &written {
         tables.store.write(None, &fixtures::assigned(*n), Vec::new()).await.unwrap();
@@ -356,7 +358,7 @@ async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
         tables.store.write(Some(&job), &end, Vec::new()).await.unwrap();
     }
     assert_eq!(ended(0, 40).await, (110..150).rev().collect::<Vec<_>>());
-    assert_eq!(tables.store.queue().await.unwrap(), [], "no run sees them");
+    assert_eq!(tables.store.queue_listed(usize::MAX).await.unwrap().jobs, [], "no run sees them");
 }
 
 async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
@@ -388,7 +390,7 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
     }
     assert_eq!((read, parts > 1), (all.clone(), true), "in several parts");
     // A list has no gaps. It is complete unless `more` is set: pages may be short.
-    let check = |found: store::Found, wanted: Vec<JobId>| {
+    let check = |found: store::JobIds, wanted: Vec<JobId>| {
         assert!(wanted.starts_with(&found.ids), "{found:?}");
         assert!(found.ids.len() == wanted.len() || (found.more && !found.ids.is_empty()), "{found:?}");
     };
@@ -405,7 +407,7 @@ async fn jobs_are_found_by_their_ids_and_names(place: Place<'_>) {
     assert_eq!(store.with_end(&text[18..]).await.unwrap(), [id(77)]);
     assert_eq!(store.with_beginning(&text[..24], 10).await.unwrap().ids, [id(77)]);
     check(store.with_beginning(&text[..3], 1000).await.unwrap(), all.clone());
-    let ids = |waiting: store::Waiting| waiting.jobs.iter().map(|job| job.job_id).collect::<Vec<_>>();
+    let ids = |waiting: store::WaitingJobs| waiting.jobs.iter().map(|job| job.job_id).collect::<Vec<_>>();
     for most in [1, 10, 100] {
         let waiting = store.waiting_newest(most).await.unwrap();
         assert!(waiting.end.is_some(), "{most}");

@@ -290,33 +290,8 @@ async fn the_handles_of_a_dead_node_are_deleted_in_parts() {
 }
 
 #[tokio::test]
-async fn attributes_with_their_default_values_stop_nothing() {
-    let (mut world, raw) = small().await;
-    let id = world.add("forever").await;
-    world.takes(16).await;
-    let record = world.look.nodes().await.unwrap().remove(0);
-    let alloc = world.look.live_allocs().await.unwrap()[0].alloc_id;
-    let (node_id, no) = (record.node_id().unwrap(), Some(AttributeValue::Bool(false)));
-    world.make_row(alloc).await;
-    let handle = item(&[("node_id", text(node_id)), ("handle", text(alloc))]);
-    raw.spoil("handles", &handle, "keep", no.clone()).await;
-    raw.spoil("nodes", &item(&[("slot", crate::world::raw::n(record.slot))]), "busy", no).await;
-    let lease = |record: &NodeRecord| record.contact().unwrap().lease_expires_at;
-    let before = lease(&record);
-    world.takes(30).await;
-    let record = world.look.nodes().await.unwrap().remove(0);
-    assert!(lease(&record) > before && record.status() == Some(model::NodeStatus::Ready), "{record:?}");
-    let node = world.nodes.values_mut().next().unwrap();
-    let order = node.protocol.durable.allocs[&alloc].order.clone();
-    node.end(&order, 0);
-    world.takes(6).await;
-    assert_eq!(world.state(id).await, JobState::Complete);
-}
-
-#[tokio::test]
 async fn jobs_that_cannot_be_placed_hold_no_node_however_many_they_are() {
     let (mut world, raw) = small().await;
-    let caches = m(&[("caches", AttributeValue::L(vec![text("a"), text("a")]))]);
     let mut bad = Vec::new();
     for n in 0..130 {
         let spec = model::JobSpec {
@@ -326,7 +301,7 @@ async fn jobs_that_cannot_be_placed_hold_no_node_however_many_they_are() {
         };
         let id = world.submit(spec).await.summary.job_id;
         // The index shows nothing of the work.
-        let (name, value) = ("work", Some(if n % 2 == 0 { caches.clone() } else { text("true") }));
+        let (name, value) = ("work", Some(text("true")));
         bad.push((id, raw.spoil("jobs", &job_key(id), name, value).await.1));
     }
     let good = world.add("1").await;

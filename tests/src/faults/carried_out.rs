@@ -174,7 +174,7 @@ impl Draw {
                 (contact.status, contact.syncing_since_at) = (NodeStatus::Syncing, Some(at(900)));
             }
             contact.busy = self.is(0.05);
-            contact.idle_seen = self.below(4);
+            contact.idle_runs = self.below(4);
             contact.idle_since_at = Some(at(NOW_S - i64::from(self.below(400))));
         }
         if self.is(0.08) { record.shut_down(at(900), "idle").unwrap_or(record) } else { record }

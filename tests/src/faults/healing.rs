@@ -4,8 +4,7 @@
 use crate::world::{World, job, quick_policy};
 use model::events::Subject;
 use model::ids::NodeId;
-use model::time::Span;
-use model::{Alloc, ClientStatus, JobState, NodeRecord, NodeState};
+use model::{Alloc, ClientStatus, JobState, NodeRecord};
 use serde_json::json;
 
 /// A world with one ready node that has no work, and will not be shut down soon.
@@ -78,30 +77,4 @@ impl World {
         }
         panic!("{:?} {:?}", self.look.jobs().await, self.record(node_id).await);
     }
-}
-
-/// A lease in the far future would keep a dead node for ever. A heartbeat of the node puts it right. Until then, the
-/// record is quarantined and named.
-#[tokio::test]
-async fn a_lease_in_the_far_future_is_put_right_by_the_next_heartbeat() {
-    let (mut world, node_id) = idle().await;
-    let record = world.record(node_id).await;
-    let mut wrong = record.clone();
-    if let NodeState::InUse(node) = &mut wrong.state {
-        node.contact.last_ping_at = world.now() + Span::from_s(30 * 86_400);
-        node.contact.lease_expires_at = world.now() + Span::from_s(30 * 86_400 + 60);
-    }
-    world.look.write(Some(&record), &wrong, Vec::new()).await.unwrap();
-    let run = world.poll().await.unwrap();
-    let named = |a: &runtime::answer::ActionAnswer| a.subject == "slot#0" && a.reason.contains("more than a day ahead");
-    assert!(run.actions.iter().any(named), "{:?}", run.actions);
-    world.step().await;
-    let contact = world.record(node_id).await.contact().unwrap().clone();
-    assert!(contact.last_ping_at <= world.now() && contact.lease_expires_at < world.now() + Span::from_s(600));
-    // It takes work as before.
-    let id = world.submit(job(&["1"])).await.summary.job_id;
-    for _ in 0..10 {
-        world.step().await;
-    }
-    assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.state, JobState::Complete);
 }

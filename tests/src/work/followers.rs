@@ -44,7 +44,7 @@ async fn a_chain_and_an_array_run_one_after_the_other() {
         }
         if jobs(&world).await.values().all(|job| job.summary.state == JobState::Complete) {
             assert_eq!((order[0], order[4], order.len()), (first, last, 5));
-            assert!(world.look.held(None, 10).await.unwrap().jobs.is_empty());
+            assert!(world.look.following(None, 10).await.unwrap().jobs.is_empty());
             return;
         }
     }
@@ -181,23 +181,4 @@ async fn jobs_that_follow_the_same_jobs_are_all_looked_at_in_one_run() {
     }
     let seen = Observation::read(&world.look, &*world.cloud, world.now()).await.unwrap();
     assert_eq!((seen.jobs.len(), seen.ends.len()), (50, 100));
-}
-
-#[tokio::test]
-async fn a_job_that_follows_others_is_not_placed_although_the_index_shows_it_in_the_queue() {
-    let mut world = world().await;
-    let first = submit(&world, &["--", "forever"]).await[0];
-    let last = submit(&world, &["--after", &first.to_string(), "--", "work"]).await[0];
-    let (raw, key) = (Raw::of(&world), item(&[("job_id", s(last))]));
-    // A program that puts jobs itself writes the first value.
-    for queue in ["queued", "queued#1"] {
-        let mut row = raw.get("jobs", &key).await.unwrap();
-        let sound = row.insert("queue".into(), s(queue));
-        raw.put("jobs", &row).await;
-        for _ in 0..20 {
-            world.step().await;
-            assert_eq!(jobs(&world).await[&last].summary.state, JobState::Queued);
-        }
-        assert_eq!(raw.get("jobs", &key).await.unwrap().get("queue"), sound.as_ref(), "after {queue}");
-    }
 }

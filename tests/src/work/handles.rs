@@ -1,4 +1,4 @@
-//! Reports of handles: in parts, and without calls when nothing is new. Also brakes and releases of handles.
+//! Reports of handles: without calls when nothing is new. Also brakes and releases of handles.
 
 use crate::world::node::Node;
 use crate::world::raw::{Raw, item, s as text};
@@ -54,7 +54,7 @@ impl World {
 
     async fn held(&self, kind: BrakeKind) -> u64 {
         let entry: BrakeEntry = self.look.entry(&ControlKey::Brake(kind)).await.unwrap();
-        if entry.holds_back(self.now()) { entry.held().unwrap_or(0) } else { 0 }
+        if entry.holds_back(self.now()) { entry.holding().unwrap_or(0) } else { 0 }
     }
 }
 
@@ -71,7 +71,7 @@ fn states(rows: &[Handle], state: HandleState) -> usize {
 async fn a_release_of_handles_lets_go_what_one_node_had_and_nothing_of_another() {
     let (mut world, nodes) = ready(2, json!({"max_in_flight": 1000})).await;
     let strays = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}-{n:05}")).collect::<Vec<_>>();
-    // 450 handles that nobody ordered. The node reports them in five parts.
+    // 450 handles that nobody ordered.
     world.node_of(&nodes[0]).handles.extend(strays("a", 450));
     world.steps(3).await;
     let rows = world.handles(&nodes[0]).await;
@@ -263,11 +263,10 @@ async fn a_handle_that_its_node_does_not_destroy_is_told_of_once_a_day_with_the_
 }
 
 #[tokio::test]
-async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
+async fn every_handle_to_destroy_gets_its_turn() {
     let (mut world, nodes) = ready(1, json!({"max_in_flight": 2})).await;
     let name = |n: usize| format!("h{n:05}");
-    // There are three parts. In the middle of each are six handles to destroy, and the node can destroy the last four
-    // of them.
+    // Six of each hundred handles are to be destroyed, and the node can destroy the last four of them.
     let middle = |n: usize| (40..46).contains(&(n % 100));
     let (now, look_at) = (world.now(), world.now() + Span::from_s(80_000));
     for n in 0..300 {
@@ -280,7 +279,7 @@ async fn in_each_part_of_a_report_every_handle_gets_its_turn() {
             node.stuck.insert(name(n));
         }
     }
-    world.steps(12).await;
+    world.steps(24).await;
     let node = world.node_of(&nodes[0]);
     let left: BTreeSet<String> = node.handles.clone();
     let expected = (0..300).filter(|n| !middle(*n) || n % 100 < 42).map(name).collect::<BTreeSet<_>>();
@@ -321,26 +320,14 @@ async fn no_cache_is_judged_while_the_row_of_an_alloc_that_may_use_it_cannot_be_
 }
 
 #[tokio::test]
-async fn the_brake_ends_for_the_parts_that_a_report_no_longer_has() {
-    let (mut world, nodes) = ready(1, json!({})).await;
-    world.node_of(&nodes[0]).handles.extend((0..450).map(|n| format!("stray-{n:05}")));
-    world.steps(3).await;
-    assert_eq!(world.held(BrakeKind::Handles).await, 450, "in five parts");
-    // A person removes the handles. The next report has one part.
-    world.node_of(&nodes[0]).handles.clear();
-    world.steps(3).await;
-    assert_eq!(world.held(BrakeKind::Handles).await, 0);
-}
-
-#[tokio::test]
-async fn a_report_in_parts_is_settled_only_when_every_part_is() {
+async fn a_report_is_settled_only_when_no_handle_is_missing() {
     let (mut world, nodes) = ready(1, json!({"missing_grace_s": 60, "cap_min": 10})).await;
     let name = |n: usize| format!("h{n:05}");
     let look_at = world.now() + Span::from_s(80_000);
     for n in 0..300 {
         world.look.apply(&insert_handle(&live(&nodes[0], &name(n), HandleKind::Container, look_at))).await.unwrap();
     }
-    // One handle of the second part is missing.
+    // One handle is missing.
     world.node_of(&nodes[0]).handles.extend((0..300).filter(|n| *n != 150).map(name));
     world.steps(40).await;
     let gone: Vec<String> =
@@ -348,5 +335,5 @@ async fn a_report_in_parts_is_settled_only_when_every_part_is() {
     assert_eq!(gone, [name(150)]);
     let sent = world.node_of(&nodes[0]).handle_reports;
     world.steps(10).await;
-    assert_eq!(world.node_of(&nodes[0]).handle_reports, sent, "now every part is settled");
+    assert_eq!(world.node_of(&nodes[0]).handle_reports, sent, "now it is settled");
 }

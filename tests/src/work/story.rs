@@ -5,7 +5,7 @@ use clap::Parser;
 use model::ids::{AllocId, JobId};
 use model::time::Time;
 use model::{ClientStatus, Ending, NodeStatus};
-use nodekeeper_agent::protocol::Seen;
+use nodekeeper_agent::protocol::Observed;
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Cluster, Context, Reach, Screen};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ impl World {
         for node in self.nodes.values_mut() {
             if node.protocol.unfinished().contains(&alloc) {
                 let cause = model::EndCause::Exited { code: exit_code };
-                node.protocol.observe(alloc, Seen::Ended(Box::new(Ending::new(cause))));
+                node.protocol.observe(alloc, Observed::Ended(Box::new(Ending::new(cause))));
             }
         }
     }

@@ -10,16 +10,13 @@ use model::wire::{
     AllocOrder, BindingAnswer, BindingRequest, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle,
 };
 use model::{Ending, HandleKind};
-use nodekeeper_agent::protocol::{Durable, HandleList, Identity, Node as Protocol, Seen, Work};
+use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How many handles one part of a report has at most.
-const PART: usize = 100;
 
 pub struct Node {
     pub file: NodeFile,
@@ -172,46 +169,41 @@ impl Node {
             label: self.relabelled.get(h).cloned().unwrap_or_else(|| label.clone()),
         });
         let list = HandleList { handles: handles.collect(), complete: true };
-        let Some(mut round) = self.protocol.handle_round(as_of, list, PART) else { return };
-        while let Some(report) = self.protocol.handle_report(&mut round) {
-            self.handle_reports += 1;
-            let event = http(&self.path("handles"), token.as_deref(), &report);
-            let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
-            let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
-            let Ok(answer) = read::<HandleReportAnswer>(&response) else {
-                round.failed();
-                continue;
-            };
-            round.answered(&answer);
-            self.conflicts = answer.conflicts;
-            for handle in answer.destroy {
-                let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
-                assert!(!running, "told to destroy {handle}, which runs");
-                if !self.stuck.contains(&handle) {
-                    self.handles.remove(&handle);
-                }
+        let Some(round) = self.protocol.handle_round(as_of, list) else { return };
+        let Some(report) = self.protocol.handle_report(&round) else { return };
+        self.handle_reports += 1;
+        let event = http(&self.path("handles"), token.as_deref(), &report);
+        let Some(reply) = switch.guard(sweep.handle(event, clock)).await else { return };
+        let Reply::Http(response) = reply.unwrap() else { panic!("a report was taken for the schedule") };
+        let Ok(answer) = read::<HandleReportAnswer>(&response) else { return };
+        self.protocol.end_handle_round(&round, &answer);
+        self.conflicts = answer.conflicts;
+        for handle in answer.destroy {
+            let running = handle.parse().is_ok_and(|id| self.protocol.unfinished().contains(&id));
+            assert!(!running, "told to destroy {handle}, which runs");
+            if !self.stuck.contains(&handle) {
+                self.handles.remove(&handle);
             }
         }
-        self.protocol.end_handle_round(&round);
     }
 
     /// Running allocs end in the next round. New allocs start.
     fn work(&mut self) {
         for id in self.protocol.unfinished() {
-            if *self.protocol.seen(id) == Seen::Running {
+            if *self.protocol.observed(id) == Observed::Running {
                 let order = self.protocol.durable.allocs[&id].order.clone();
                 self.finish(&order);
             }
         }
         for work in self.protocol.work() {
             match work {
-                Work::Run(order) => {
+                MachineTask::Run(order) => {
                     self.handles.insert(order.alloc_id.to_string());
                     self.handles.extend(order.work.caches.iter().map(|c| format!("cache:{c}")));
                     *self.started.entry(order.alloc_id).or_default() += 1;
-                    self.protocol.observe(order.alloc_id, Seen::Running);
+                    self.protocol.observe(order.alloc_id, Observed::Running);
                 }
-                Work::Stop(order, _) => self.end(&order, 143),
+                MachineTask::Stop(order, _) => self.end(&order, 143),
             }
         }
     }
@@ -228,6 +220,6 @@ impl Node {
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
         let cause = model::EndCause::Exited { code: exit_code };
         let ended = Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) };
-        self.protocol.observe(order.alloc_id, Seen::Ended(Box::new(ended)));
+        self.protocol.observe(order.alloc_id, Observed::Ended(Box::new(ended)));
     }
 }

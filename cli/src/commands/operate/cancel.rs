@@ -9,14 +9,14 @@ use crate::changes::operate::retention;
 use crate::changes::{cancel_together, cancelled_line};
 use crate::commands::filter::JobFilter;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Outcome, UsageError, is_yes};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError, is_yes};
 use crate::view::find::{Finder, short};
 use clap::Args;
 use futures::stream::{self, StreamExt};
 use model::ids::JobId;
 use model::{JobState, JobSummary};
 use std::collections::BTreeSet;
-use store::Waiting;
+use store::WaitingJobs;
 use store::transactions::JOBS_TOGETHER;
 
 /// How many transactions run at the same time.
@@ -39,7 +39,7 @@ pub struct CancelArgs {
     yes: bool,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<CommandOutcome> {
     let is_named = !args.jobs.is_empty();
     let by_filter = args.all || !args.filter.is_empty();
     if is_named == by_filter {
@@ -59,7 +59,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let (ids, mut all) = if is_named {
         named(context, &cluster, &args.jobs).await?
     } else {
-        let Some(ids) = described(context, &cluster, args).await? else { return Ok(Outcome::Failed) };
+        let Some(ids) = described(context, &cluster, args).await? else { return Ok(CommandOutcome::Failed) };
         (ids, true)
     };
     let clock = std::sync::Arc::clone(&context.clock);
@@ -82,7 +82,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
             }
         }
     }
-    Ok(Outcome::done_if(all))
+    Ok(CommandOutcome::done_if(all))
 }
 
 /// The jobs with these ids or names, and whether every one was found.
@@ -121,7 +121,7 @@ async fn described(
     args: &CancelArgs,
 ) -> anyhow::Result<Option<Vec<JobId>>> {
     let now = context.now();
-    let Waiting { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
+    let WaitingJobs { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
     show::unreadable(context.err, &unreadable)?;
     jobs.retain(|job| args.filter.takes(job, now));
     if jobs.is_empty() {

@@ -8,7 +8,7 @@
 use crate::changes::operate::record_event;
 use crate::commands::output::follow::last_allocs;
 use crate::console::show::{self, readable};
-use crate::console::{Cluster, Context, Outcome, UsageError};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError};
 use crate::view::find::{Finder, no_job, short_alloc};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -56,7 +56,11 @@ pub struct ExecArgs {
 }
 
 /// Replaces this process by the command. Returns only an error, or after `--print`.
-pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Outcome> {
+pub(crate) async fn enter(
+    context: &mut Context<'_>,
+    args: &InsideArgs,
+    command: &[String],
+) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let alloc = find(context, &cluster, args).await?;
     let seen = &alloc.summary;
@@ -65,7 +69,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
     let line = line(&cluster, &record.with_context(gone)?, &alloc, command)?;
     if args.print {
         writeln!(context.out, "{}", show::command(&line))?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();
     let by = cluster.reach.user.as_deref().map(|user| format!(" {}", show::one_line(user))).unwrap_or_default();

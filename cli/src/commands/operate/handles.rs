@@ -7,7 +7,7 @@
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Outcome, UsageError};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError};
 use crate::view::find::{Finder, no_node, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
@@ -204,12 +204,16 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
 }
 
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
-async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+async fn release_launches(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &ReleaseArgs,
+) -> anyhow::Result<CommandOutcome> {
     if args.shown.is_some() {
         return Err(UsageError("--shown is for brakes: leave it out".to_owned()).into());
     }
     let now = context.now();
-    let limits = cluster.store.control().await?.as_of(now).limits(now);
+    let limits = cluster.store.control().await?.limits(now);
     for limit in &limits {
         if !args.show {
             match cluster.store.change_entry(&limit.ended(now)).await {
@@ -228,7 +232,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
         let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
         record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Releases what the brake holds, but not with `--show`. Returns what it holds.
@@ -263,21 +267,21 @@ async fn release_brake(
     .await
 }
 
-pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<CommandOutcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
     let held = release_brake(&cluster, kind, args, now).await?;
-    let count = held.held().filter(|_| held.holds_back(now)).unwrap_or(0);
+    let count = held.holding().filter(|_| held.holds_back(now)).unwrap_or(0);
     let ids: Vec<(&str, &str)> = held.ids().collect();
     if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
         writeln!(context.out, "the brake {kind} holds nothing: there is nothing to release")?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let why = held.message().map(show::one_line).unwrap_or_default();
     if ids.is_empty() {
         let message = "no run has said yet what it holds: try again after the next run";
         writeln!(context.err, "nothing was released: the brake {kind} holds {count} ({why}), and {message}")?;
-        return Ok(Outcome::Failed);
+        return Ok(CommandOutcome::Failed);
     }
     let more = count.saturating_sub(ids.len() as u64);
     let first = if args.show {
@@ -306,5 +310,5 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     if args.show {
         writeln!(context.out, "release exactly these with `nodekeeper release {kind} --shown {}`", digest(&held))?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -8,7 +8,7 @@ use super::follow::{Follower, Verbosity, end_of, last_allocs};
 use super::output_printer::Route;
 use super::output_stream::{OutputStream, POLL, Until};
 use crate::commands::show::job;
-use crate::console::{Cluster, Context, Outcome, show};
+use crate::console::{Cluster, CommandOutcome, Context, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
@@ -60,7 +60,7 @@ impl LogsArgs {
     }
 }
 
-pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     if let Some(element) = args.element {
         return element_logs(context, &cluster, args, element).await;
@@ -69,7 +69,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if args.follow && jobs.len() > 1 {
         return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
     }
-    let (mut outcome, mut all) = (Outcome::Done, Vec::new());
+    let (mut outcome, mut all) = (CommandOutcome::Done, Vec::new());
     for job_id in &jobs {
         let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
         let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
@@ -83,7 +83,9 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
         } else if args.follow {
             let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
             return follow(context, &cluster, job, (allocs, ids), args, member).await;
-        } else if let missing @ Outcome::Code(_) = of_job(context, &cluster, &job, (allocs, ids), args, only).await? {
+        } else if let missing @ CommandOutcome::Code(_) =
+            of_job(context, &cluster, &job, (allocs, ids), args, only).await?
+        {
             outcome = missing;
         }
     }
@@ -101,7 +103,7 @@ async fn of_job(
     (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
     args: &LogsArgs,
     only: Option<AllocId>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let (job_id, all) = (job.summary.job_id, allocs.len());
     if allocs.is_empty() {
         writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", short(job_id))?;
@@ -116,14 +118,14 @@ async fn of_job(
     if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
         anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
     }
-    let mut outcome = Outcome::Done;
+    let mut outcome = CommandOutcome::Done;
     for alloc in shown {
         head(context, &alloc)?;
         let others = ids.iter().copied().filter(|id| *id != alloc.id()).collect();
         let member = alloc.id().member;
         let mut stream = OutputStream::new(cluster, member, Until::Now, others, args.route());
         stream.lines = args.tail;
-        if let missing @ Outcome::Code(_) = stream.print(context, job).await? {
+        if let missing @ CommandOutcome::Code(_) = stream.print(context, job).await? {
             outcome = missing;
         }
     }
@@ -136,7 +138,7 @@ async fn element_logs(
     cluster: &Cluster,
     args: &LogsArgs,
     element: u32,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let mut found = None;
     for id in Finder::new(cluster).jobs(&args.id).await? {
         let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
@@ -191,7 +193,7 @@ async fn follow(
     (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
     args: &LogsArgs,
     member: u32,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let newest = last_allocs(allocs).find(|alloc| alloc.id().member == member);
     let earlier = ids.into_iter().filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
     if let Some(newest) = &newest {
@@ -202,7 +204,7 @@ async fn follow(
     let mut followed = Follower::new(cluster, vec![job], Verbosity::Progress);
     loop {
         let ended = followed.poll(context).await?;
-        let Some(job) = followed.jobs.first().cloned() else { return Ok(Outcome::Failed) };
+        let Some(job) = followed.jobs.first().cloned() else { return Ok(CommandOutcome::Failed) };
         if stream.poll(context, &job).await? && ended {
             writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(&job))?;
             return Ok(stream.outcome());

@@ -11,7 +11,7 @@
 use super::output_printer::{Printer, Route, Text};
 use super::stored_output;
 use crate::changes::operate::retried;
-use crate::console::{Cluster, Context, Outcome, show};
+use crate::console::{Cluster, CommandOutcome, Context, show};
 use model::ids::AllocId;
 use model::output::FOLLOW_LASTS;
 use model::stored::S3Place;
@@ -118,8 +118,8 @@ impl<'a> OutputStream<'a> {
     }
 
     /// The outcome of the command that printed the output.
-    pub(in crate::commands) const fn outcome(&self) -> Outcome {
-        if self.misses { Outcome::Code(MISSING) } else { Outcome::Done }
+    pub(in crate::commands) const fn outcome(&self) -> CommandOutcome {
+        if self.misses { CommandOutcome::Code(MISSING) } else { CommandOutcome::Done }
     }
 
     /// Stops the reading before all was printed.
@@ -127,7 +127,11 @@ impl<'a> OutputStream<'a> {
         self.misses = true;
     }
 
-    pub(in crate::commands) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Outcome> {
+    pub(in crate::commands) async fn print(
+        mut self,
+        context: &mut Context<'_>,
+        job: &Job,
+    ) -> anyhow::Result<CommandOutcome> {
         while !self.poll(context, job).await? {
             tokio::time::sleep(POLL).await;
         }

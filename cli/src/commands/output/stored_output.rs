@@ -29,7 +29,7 @@ pub(in crate::commands) struct Stored {
 /// stored, or why it is not known.
 pub(in crate::commands) async fn find(cluster: &Cluster, place: &S3Place, before: u64) -> Result<Stored, String> {
     let first = before.saturating_sub(1) / PIECE_BYTES;
-    let (no, head) = last_piece(cluster, place, first).await.map_err(|error| said(&error, place))?;
+    let (no, head) = last_piece(cluster, place, first).await.map_err(|error| text_of(&error, place))?;
     let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
     Ok(Stored { size, is_all: head.then.as_deref() == Some(END) })
 }
@@ -71,7 +71,7 @@ pub(in crate::commands) async fn print(
     while at < range.end {
         match piece(cluster, place, at, range.end).await {
             Ok(text) => printer.print(context, &text)?,
-            Err(error) => return Ok((at, Some(said(&error, place)))),
+            Err(error) => return Ok((at, Some(text_of(&error, place)))),
         }
         at = (at / PIECE_BYTES).saturating_add(1).saturating_mul(PIECE_BYTES);
     }
@@ -114,7 +114,7 @@ async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Err
     }
 }
 
-fn said(error: &S3Error, place: &S3Place) -> String {
+fn text_of(error: &S3Error, place: &S3Place) -> String {
     match error {
         S3Error::Absent => format!("{place} is not there: its node has not stored it yet"),
         // S3 also gives this answer for an absent object if the caller may not list the bucket.

@@ -9,7 +9,7 @@
 use super::offers;
 use crate::changes::operate::{BY_OPERATOR, record_event};
 use crate::commands::submit::strict_json;
-use crate::console::{Cluster, Context, Outcome, bounded, show};
+use crate::console::{Cluster, CommandOutcome, Context, bounded, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::ActionName;
@@ -69,7 +69,7 @@ pub struct EditArgs {
     editor: String,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<CommandOutcome> {
     match command {
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
@@ -83,7 +83,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
                      they are"
                 )?;
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,
         PolicyCommand::Edit(args) => edit(context, args).await,
@@ -103,7 +103,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
     policy.with_context(|| format!("{shown} is not usable"))
 }
 
-async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<CommandOutcome> {
     let document = read(&args.file)?.to_json();
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
@@ -116,23 +116,23 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outco
         store_over(context, &cluster, control.policy.as_ref(), &document).await?;
     }
     offers::ask_and_keep(context, &cluster).await?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Outcome> {
+async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<CommandOutcome> {
     let document = read(&args.file)?.to_json();
     let before = context.cluster().await?.store.ingest_control().await?.policy;
     let changes = difference(&as_stored(before.as_ref()), &document);
     for line in &changes {
         writeln!(context.out, "{line}")?;
     }
-    Ok(Outcome::done_if(changes.is_empty()))
+    Ok(CommandOutcome::done_if(changes.is_empty()))
 }
 
-async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<Outcome> {
+async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<CommandOutcome> {
     if args.defaults {
         write!(context.out, "{}", reference())?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let cluster = context.cluster().await?;
     let (policy, version) = cluster.store.ingest_control().await?.checked_policy()?;
@@ -142,10 +142,10 @@ async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Resu
     } else {
         write!(context.out, "{}", as_toml(version, document)?)?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outcome> {
+async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<CommandOutcome> {
     let editor = args.visual.as_deref().filter(|visual| !visual.is_empty()).unwrap_or(&args.editor);
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
@@ -158,7 +158,7 @@ async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outc
         let edited = bounded::file(file.path())?;
         if edited == text {
             writeln!(context.out, "nothing changed")?;
-            return Ok(Outcome::Done);
+            return Ok(CommandOutcome::Done);
         }
         match Policy::from_toml(&edited) {
             Ok(policy) => break policy.to_json(),
@@ -176,7 +176,7 @@ async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Outc
         return Err(error);
     }
     offers::ask_and_keep(context, &cluster).await?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Opens the editor by a shell, because the command may have arguments.

@@ -6,9 +6,9 @@
 use super::offers::price;
 use super::policy;
 use crate::console::show::{self, Rows};
-use crate::console::{Cluster, Context, Outcome};
+use crate::console::{Cluster, CommandOutcome, Context};
 use clap::Args;
-use model::catalogue::{Catalogue, Offers, Part};
+use model::catalogue::{Catalogue, CataloguePart, Offers};
 use model::machine::memory;
 use model::policy::{Fallback, Policy, SeveralTypes, Size};
 use model::quotas::{self, QuotaUse, quota_of};
@@ -68,7 +68,7 @@ struct SizeList {
     quotas: Vec<QuotaUse>,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let control = cluster.store.control().await?;
     let policy = match &args.file {
@@ -97,7 +97,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     for says in faults.iter().map(|fault| fault.text.clone()).chain(catalogue::remarks(&policy)) {
         writeln!(context.err, "{says}")?;
     }
-    Ok(Outcome::done_if(faults.is_empty() && is_complete))
+    Ok(CommandOutcome::done_if(faults.is_empty() && is_complete))
 }
 
 /// The order of the lines: by size, the cheapest first, and rows without a known price last.
@@ -112,7 +112,7 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
     let mut all = policy.clone();
     let typed = policy.size.iter().filter(|size| !size.is_derived());
     all.several.extend(typed.map(SeveralTypes::only));
-    let read = catalogue::read(offers, &all, &Catalogue::default(), &Part::ALL, now).await;
+    let read = catalogue::read(offers, &all, &Catalogue::default(), &CataloguePart::ALL, now).await;
     Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
 }
 
@@ -170,7 +170,7 @@ fn row(size: &Size, catalogue: &Catalogue) -> SizeRow {
 
 /// Adds a note to each size of one type that differs from EC2. Returns whether EC2 answered and has all these types.
 fn compare_typed(rows: &mut [SizeRow], policy: &Policy, catalogue: &Catalogue) -> bool {
-    if catalogue.part(Part::Types).error.is_some() {
+    if catalogue.part(CataloguePart::Types).error.is_some() {
         return false;
     }
     let mut has_all = true;

@@ -12,7 +12,7 @@
 use crate::changes::operate::{BY_OPERATOR, record_event, retention};
 use crate::changes::{cancel_together, change_intent};
 use crate::console::show::{self, several};
-use crate::console::{Cluster, Context, Outcome, UsageError, WallClock};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError, WallClock};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
@@ -53,7 +53,7 @@ pub struct TeardownArgs {
     pub(in crate::commands) timeout_s: u32,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     if args.confirm != *cluster.dynamo.cluster() {
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
@@ -107,7 +107,7 @@ pub(in crate::commands) async fn wait(
     cluster: &Cluster,
     args: &TeardownArgs,
     pause: impl AsyncFn(),
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let until = context.now() + Span::from_s(args.timeout_s.into());
     let (mut said, mut failed, mut empty_since): (String, u32, Option<Time>) = Default::default();
     loop {
@@ -124,7 +124,7 @@ pub(in crate::commands) async fn wait(
                     empty_since = None;
                 } else if now.since(since) >= Span::from_s(args.prove_s.into()) {
                     writeln!(context.out, "no instance is left: EC2 listed none for {} s", args.prove_s)?;
-                    return Ok(Outcome::Done);
+                    return Ok(CommandOutcome::Done);
                 }
                 let says = left.to_string();
                 if says != said {
@@ -147,7 +147,7 @@ pub(in crate::commands) async fn wait(
                  --cancel-jobs ends jobs, --terminate ends instances",
                 args.timeout_s
             )?;
-            return Ok(Outcome::Failed);
+            return Ok(CommandOutcome::Failed);
         }
         pause().await;
     }

@@ -11,7 +11,7 @@ use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
 use crate::commands::watch::{self, Screenful};
 use crate::console::show::{self, Rows, or_blank, when, when_some};
-use crate::console::{Cluster, Context, Outcome};
+use crate::console::{Cluster, CommandOutcome, Context};
 use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, NextRun};
@@ -56,7 +56,7 @@ pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &JobsArgs,
     pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
     if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }

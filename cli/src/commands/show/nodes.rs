@@ -7,7 +7,7 @@ use crate::changes::change_intent;
 use crate::commands::amounts::{Moment, moment as moment_of};
 use crate::commands::watch::{self, Screenful};
 use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
-use crate::console::{Cluster, Context, Outcome, UsageError};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError};
 use crate::view::NodeRow;
 use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next::{self, NextRun};
@@ -67,7 +67,7 @@ pub(crate) async fn list(
     context: &mut Context<'_>,
     args: &NodesArgs,
     pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
     if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
@@ -205,7 +205,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
     rows
 }
 
-pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<CommandOutcome> {
     let now = context.now();
     let by = args.by.map(|by| by.after(now));
     if let Some(over) = by.filter(|by| *by < now) {
@@ -223,7 +223,7 @@ pub(crate) async fn intend(
     slots: &[String],
     intent: Intent,
     by: Option<Time>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     let (already, done) = match intent {
         Intent::Hold => ("is held already", "held: it stays up and takes no new work".to_owned()),
@@ -251,5 +251,5 @@ pub(crate) async fn intend(
             }
         }
     }
-    Ok(Outcome::done_if(all))
+    Ok(CommandOutcome::done_if(all))
 }

@@ -7,7 +7,7 @@
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
 use crate::console::show::{self, Rows, counted};
-use crate::console::{Context, Outcome, bounded};
+use crate::console::{CommandOutcome, Context, bounded};
 use crate::view::find::short;
 use crate::view::next::on_refusing;
 use anyhow::Context as _;
@@ -68,7 +68,7 @@ fn moment(text: &str) -> Result<Time, String> {
         .ok_or_else(|| "it must be milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z".into())
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<CommandOutcome> {
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,
@@ -80,7 +80,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
     }
 }
 
-async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Outcome> {
+async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<CommandOutcome> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.unwrap_or(now));
     let with = |seen: Observation| match policy {
@@ -105,7 +105,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     };
     if args.json {
         show::json(context.out, &answer)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     if answer.actions.is_empty() {
         writeln!(context.out, "the next run would do nothing")?;
@@ -137,7 +137,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         let slots: Vec<String> = answer.surplus.iter().map(ToString::to_string).collect();
         writeln!(context.out, "not needed: slots {}", slots.join(", "))?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn states(
@@ -146,7 +146,7 @@ fn states(
     lines: &mut dyn BufRead,
     out: &mut dyn Write,
     err: &mut dyn Write,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let mut all = true;
     for number in 1u64.. {
         let line = bounded::line(lines, bounded::MOST_OF_MANY).context("the states cannot be read")?;
@@ -169,7 +169,7 @@ fn states(
             }
         }
     }
-    Ok(Outcome::done_if(all))
+    Ok(CommandOutcome::done_if(all))
 }
 
 fn answer(args: &PlanArgs, policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {

@@ -5,7 +5,7 @@
 
 use crate::commands::watch::{self, Screenful};
 use crate::console::show::{self, Rows};
-use crate::console::{Cluster, Context, Outcome};
+use crate::console::{Cluster, CommandOutcome, Context};
 use crate::view::present::{COUNTED, Snapshot};
 use crate::view::status::{SignLevel, Status, none_or};
 use clap::Args;
@@ -27,7 +27,7 @@ pub(crate) async fn run(
     context: &mut Context<'_>,
     args: &StatusArgs,
     pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let cluster = context.cluster().await?;
     if args.watch {
         let look =
@@ -40,7 +40,7 @@ pub(crate) async fn run(
     } else {
         print(&status, context.out, context.colours)?;
     }
-    Ok(Outcome::done_if(status.well))
+    Ok(CommandOutcome::done_if(status.well))
 }
 
 async fn read(cluster: &Cluster, now: Time) -> anyhow::Result<Status> {

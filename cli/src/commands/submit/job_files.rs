@@ -442,7 +442,7 @@ mod tests {
         let root = File::open(out.path()).unwrap();
         let all = |_: &Path| files::Selected::All;
         files::walk(&root, &mut files::Allowance::default(), all, &mut |_, path, _, is| {
-            if !matches!(is, files::Found::Folder) {
+            if !matches!(is, files::OpenedEntry::Folder) {
                 found.push(path.display().to_string());
             }
             Ok(())

@@ -18,7 +18,7 @@ pub(crate) mod strict_json;
 use crate::changes::operate::accepting;
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
 use crate::commands::output::follow::{Follower, Verbosity};
-use crate::console::{Cluster, Context, Outcome, UsageError, show};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError, show};
 use crate::view::find::Finder;
 use array_numbers::Numbers;
 use bulk::Written;
@@ -263,7 +263,7 @@ fn named(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<CommandOutcome> {
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
@@ -331,13 +331,13 @@ pub(in crate::commands) async fn submitted(
     cluster: &Cluster,
     args: &SubmitArgs,
     jobs: Vec<Job>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     // With --wait, JSON shows the jobs as they ended.
     if !(args.wait && args.json) {
         print(context, args, &jobs)?;
     }
     if !args.wait {
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let mut followed = Follower::new(cluster, jobs, if args.json { Verbosity::Nothing } else { Verbosity::All });
     followed.wait(context).await?;
@@ -349,5 +349,5 @@ pub(in crate::commands) async fn submitted(
             followed.output(context, job).await?;
         }
     }
-    Ok(Outcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
+    Ok(CommandOutcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }

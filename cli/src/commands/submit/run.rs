@@ -12,7 +12,7 @@ use crate::commands::output::follow::{Follower, Verbosity, end_of, last_allocs};
 use crate::commands::output::output_printer::Route;
 use crate::commands::output::output_stream::{OutputStream, POLL, Until, tail};
 use crate::commands::submit::{self, JobOptions};
-use crate::console::{Cluster, Context, Outcome, UsageError, bounded, is_yes, show};
+use crate::console::{Cluster, CommandOutcome, Context, UsageError, bounded, is_yes, show};
 use crate::view::find::short;
 use clap::Args;
 use model::ids::JobId;
@@ -90,7 +90,7 @@ fn read_lines(hear: UnboundedSender<Heard>) {
     });
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<CommandOutcome> {
     if !args.stdin {
         input::refuse_unread()?;
     }
@@ -103,7 +103,7 @@ pub(in crate::commands) async fn run_with(
     context: &mut Context<'_>,
     args: &RunArgs,
     mut heard: UnboundedReceiver<Heard>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandOutcome> {
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
     let job =
@@ -122,16 +122,16 @@ pub(in crate::commands) async fn run_with(
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {
-            return Ok(Outcome::Code(INTERRUPTED));
+            return Ok(CommandOutcome::Code(INTERRUPTED));
         }
         // The reader of the output has closed the pipe. The job goes on.
         Err(e) if show::is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-            return Ok(Outcome::Code(NO_CODE));
+            return Ok(CommandOutcome::Code(NO_CODE));
         }
     }
-    let Some(job) = followed.jobs.first() else { return Ok(Outcome::Code(NO_CODE)) };
+    let Some(job) = followed.jobs.first() else { return Ok(CommandOutcome::Code(NO_CODE)) };
     // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
     let has_one_member = job.summary.needs.nodes == 1;
     while has_one_member && !rest_is_printed(context, &mut stream, job).await? {
@@ -142,7 +142,7 @@ pub(in crate::commands) async fn run_with(
         }
     }
     match ended(context, &cluster, job, args.quiet).await? {
-        Outcome::Done => Ok(stream.outcome()),
+        CommandOutcome::Done => Ok(stream.outcome()),
         outcome => Ok(outcome),
     }
 }
@@ -212,7 +212,12 @@ fn rest_is_not_read(context: &mut Context<'_>, error: anyhow::Error) -> anyhow::
 }
 
 /// Prints the output of an ended job of several members, and says how the job ended.
-async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet: bool) -> anyhow::Result<Outcome> {
+async fn ended(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: &Job,
+    is_quiet: bool,
+) -> anyhow::Result<CommandOutcome> {
     // The output of one member was printed while the job ran.
     if job.summary.needs.nodes > 1 {
         match cluster.store.allocs_of(job).await {
@@ -232,8 +237,8 @@ async fn ended(context: &mut Context<'_>, cluster: &Cluster, job: &Job, is_quiet
     // The exit code is that of the member with which the job failed.
     let code = job.cause().and_then(EndCause::exit_code);
     Ok(match state {
-        JobState::Complete => Outcome::Done,
-        JobState::Cancelled => Outcome::Code(INTERRUPTED),
-        _ => Outcome::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
+        JobState::Complete => CommandOutcome::Done,
+        JobState::Cancelled => CommandOutcome::Code(INTERRUPTED),
+        _ => CommandOutcome::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
     })
 }

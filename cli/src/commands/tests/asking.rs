@@ -85,24 +85,6 @@ async fn a_long_story_is_whole_and_says_what_a_limit_leaves_out() {
 }
 
 #[tokio::test]
-async fn a_row_that_contradicts_the_contract_is_named_by_its_job_and_by_status() {
-    let world = World::with_policy().await;
-    let mut job = fixtures::job(1);
-    job.summary.needs.nodes = 0;
-    world.store().write(None, &job, Vec::new()).await.unwrap();
-    let what = "the row is not used: it wants 0 nodes: 1 to 256 are possible; correct or delete it";
-    for command in [&["jobs"][..], &["plan"]] {
-        let out = world.run(command).await.done();
-        assert!(out.contains(what), "{command:?}: {out}");
-    }
-    let error = world.run(&["job", &id(1)]).await.error();
-    assert!(error.contains("it wants 0 nodes: 1 to 256 are possible: repair or delete it"), "{error}");
-    let (out, _) = world.run(&["status"]).await.failed();
-    let row = format!("job#{}: it wants 0 nodes: 1 to 256 are possible", id(1));
-    assert_eq!(out.matches(&row).count(), 1, "{out}");
-}
-
-#[tokio::test]
 async fn status_names_what_a_node_does_not_remove() {
     let mut world = World::with_policy().await;
     let node = fixtures::ready(7);

@@ -30,7 +30,8 @@ async fn a_file_is_submitted_in_its_order_and_only_once() {
         assert_eq!((job.work.command[1].as_str(), job.summary.needs.vcpus), (format!("{}", n + 1).as_str(), 2));
     }
     // The queue has the order of the file.
-    let queue: Vec<JobId> = world.store().queue().await.unwrap().iter().map(|job| job.job_id).collect();
+    let queue: Vec<JobId> =
+        world.store().queue_listed(usize::MAX).await.unwrap().jobs.iter().map(|job| job.job_id).collect();
     assert_eq!(queue, first);
     world.now = at(4600);
     let (said, changed) = world.changes(&line).await;
@@ -72,7 +73,7 @@ async fn a_broken_submission_says_what_is_missing_and_the_same_file_completes_it
     assert!(said.error().contains("give the same file again to submit the rest"));
     let said = world.run_with(&["submit", "--file", "-"], &input).await;
     assert_eq!(said.err, "it was begun 0 s ago: only what is missing is written\n");
-    assert_eq!(said.result.unwrap(), Outcome::Done);
+    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
     let all = ids(&said.out);
     assert_eq!((&all[..100], all.len(), count(&world, "jobs/").await), (&first[..], 120, 120));
 }

@@ -43,7 +43,7 @@ async fn a_job_follows_jobs_by_id_by_name_and_a_whole_array() {
     let jobs = world.run(&["jobs"]).await.done();
     assert!(jobs.contains(&format!("it runs after job {first}, which has not ended")), "{jobs}");
     world.run(&["cancel", &any.to_string(), "--yes"]).await.done();
-    assert_eq!(world.store().held(None, 100).await.unwrap().jobs.len(), 1);
+    assert_eq!(world.store().following(None, 100).await.unwrap().jobs.len(), 1);
 }
 
 #[tokio::test]

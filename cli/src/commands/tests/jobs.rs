@@ -67,7 +67,7 @@ async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
     }
     assert_eq!(indexes, ["3", "4", "5", "7"]);
     // The index of the queue has what the plan needs.
-    assert!(world.store().queue().await.unwrap().iter().all(|job| job.array_limit.is_some()));
+    assert!(world.store().queue_listed(usize::MAX).await.unwrap().jobs.iter().all(|job| job.array_limit.is_some()));
     let one = out.lines().next().unwrap();
     assert!(world.run(&["job", one]).await.done().contains("2 of its array placed at the same time"));
 }
@@ -141,7 +141,7 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let task = ends(vec![Ending::exited(0)]);
     let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
     task.await.unwrap();
-    assert_eq!(jobs.result.as_ref().unwrap(), &Outcome::Done);
+    assert_eq!(jobs.result.as_ref().unwrap(), &CommandOutcome::Done);
     assert_eq!(jobs.json()[0]["state"], "complete");
 }
 
@@ -316,7 +316,7 @@ async fn commands_about_a_job_go_on_beside_an_alloc_that_cannot_be_read() {
     let id = job.summary.job_id.to_string();
     for line in [&["job", &id][..], &["logs", &id], &["node", "0"]] {
         let said = world.run(line).await;
-        assert_eq!(said.result.unwrap(), Outcome::Done, "{line:?}");
+        assert_eq!(said.result.unwrap(), CommandOutcome::Done, "{line:?}");
         assert!(said.err.contains("not shown") && said.err.contains(&alloc.id().to_string()), "{line:?}: {}", said.err);
     }
     assert!(world.run(&["history", &id]).await.result.is_ok());

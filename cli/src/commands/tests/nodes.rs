@@ -148,7 +148,7 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let put = async |world: &World, slots: std::ops::Range<u32>| {
         let ids = slots.map(node).collect();
         let before: BrakeEntry = world.store().entry(&ControlKey::Brake(BrakeKind::Leases)).await.unwrap();
-        let row = fixtures::held(BrakeKind::Leases, "poll-and-scale", ids, at(900));
+        let row = fixtures::holding(BrakeKind::Leases, "poll-and-scale", ids, at(900));
         let row = EntryRow { version: before.row().version, ..row };
         world.store().write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
     };

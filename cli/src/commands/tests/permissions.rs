@@ -154,7 +154,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let unlisted = unlisted.to_string();
     let (queued, s3) = (world.put_job(2).await, output_store::FakeS3::default());
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
-    world.put_entry(fixtures::held(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
+    world.put_entry(fixtures::holding(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
     let with_bucket = format!("{POLICY}\n[output]\ns3 = \"s3://logs\"\n");
     let policy = file(&dir, "p.toml", &with_bucket.replace("max = 4", "max = 3"));

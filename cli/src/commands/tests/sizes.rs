@@ -108,7 +108,7 @@ async fn what_cannot_be_bought_or_asked_is_said() {
     let world = world(shop()).await;
     let none = file(&dir, "none.toml", &SEVERAL.replace("[\"m*\"]", "[\"x*\"]"));
     let said = world.run(&["sizes", "--file", &none]).await;
-    assert_eq!(said.result.as_ref().ok(), Some(&Outcome::Failed), "{said:?}");
+    assert_eq!(said.result.as_ref().ok(), Some(&CommandOutcome::Failed), "{said:?}");
     assert!(said.err.contains("size any: no instance type has what it needs"), "{said:?}");
     let nowhere = file(&dir, "nowhere.toml", &SEVERAL.replace("subnet-1", "subnet-9"));
     let said = world.run(&["sizes", "--file", &nowhere]).await;
@@ -139,7 +139,7 @@ async fn subnets_of_one_zone_are_named_one_after_the_other() {
     let said = world.run(&["sizes", "--file", &policy]).await;
     let says = "zone b has subnet-1, subnet-2: EC2 takes one subnet of a zone in a launch call";
     assert!(said.err.lines().count() == 1 && said.err.starts_with(says), "{}", said.err);
-    assert_eq!(said.result.unwrap(), Outcome::Done);
+    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
     let stored = world.run(&["policy", "set", &policy]).await;
     assert!(stored.err.starts_with(says), "{}", stored.err);
     // `status` says nothing of it.

@@ -44,9 +44,6 @@ pub fn plan(seen: &Observation, now: Time) -> CleaningPlan {
     orphans(seen, now, &mut plan, &found);
     // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
     validation::warn(&mut plan, &seen.quarantined, Table::Jobs, CleaningAction::Warn);
-    for job in &seen.not_indexed {
-        plan.add(CleaningAction::IndexJob(Box::new(job.clone())), Reason::NotInIndex { state: job.summary.state });
-    }
     over(seen, now, &mut plan);
     read_offers(seen, now, &mut plan);
     watchdog::warn(&mut plan, seen, CLEAN_STALE_RECORDS, now, CleaningAction::Warn);

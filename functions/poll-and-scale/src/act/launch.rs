@@ -243,7 +243,7 @@ impl Acting<'_> {
             };
             changes.push((Some(record.clone()), after));
         }
-        let mut written = self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?;
+        let mut written = self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await?;
         written.retain(|r| !r.is_cleaned());
         Ok((written, freed))
     }
@@ -283,7 +283,7 @@ impl Acting<'_> {
         let now = self.run.now();
         let reclaimed = |record: &NodeRecord| Ok((Some(record.clone()), record.reclaim(now)?));
         let changes = records.iter().map(reclaimed).collect::<Result<Vec<Change>, ActError>>()?;
-        Ok(self.write_nodes(&changes, &[Cond::says_nothing("instance_id")]).await?)
+        Ok(self.write_nodes(&changes, &[Cond::Absent("instance_id")]).await?)
     }
 
     /// The request by these ways. Several ways are a fleet.
@@ -346,7 +346,7 @@ impl Acting<'_> {
         let mut outcomes = of_all(records, &error.into());
         // An earlier call of this life, by a run that was killed, may have launched an instance. So the write requires
         // that no instance is bound and no heartbeat has arrived.
-        let conditions = [Cond::says_nothing("instance_id"), Cond::says_nothing("first_ping_at")];
+        let conditions = [Cond::Absent("instance_id"), Cond::Absent("first_ping_at")];
         let mut changes: Vec<Change> = Vec::with_capacity(records.len());
         for record in records {
             match record.clean(now, &reason) {

@@ -114,7 +114,7 @@ impl Acting<'_> {
             }
             Action::SetIdle(node_id, seen) => {
                 let record = self.record(*node_id)?;
-                self.write_node(&record, &record.seen_by_run(*seen, now)?, Vec::new()).await?;
+                self.write_node(&record, &record.counted_by_run(*seen, now)?, Vec::new()).await?;
             }
             Action::DrainNode { node_id, by } => self.drain(*node_id, *by, now).await?,
             Action::Drain(id, node_id) => self.stop_and_count_lost(*id, *node_id, reason, now).await?,

@@ -17,7 +17,7 @@ use store::{Cond, no_live_allocs, silent_since};
 impl Acting<'_> {
     pub(super) async fn abandon(&self, node_id: NodeId, reason: &str) -> Done {
         let record = self.record(node_id)?;
-        self.clean(&record, reason, vec![Cond::says_nothing("instance_id"), silent_since(&record)]).await
+        self.clean(&record, reason, vec![Cond::Absent("instance_id"), silent_since(&record)]).await
     }
 
     pub(super) async fn shut_down(&self, node_id: NodeId, because: Because, reason: &str, now: Time) -> Done {

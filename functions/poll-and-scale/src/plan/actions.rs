@@ -221,7 +221,7 @@ impl Describe for Action {
                 About::Job(*job_id, Vec::new())
             }
             Self::HoldBack { note: Note::Unlisted(node_id, _), .. } => About::Slot(node_id.slot()),
-            Self::Warn(subject) | Self::HoldBack { subject, .. } => About::Said(subject.clone()),
+            Self::Warn(subject) | Self::HoldBack { subject, .. } => About::Only(subject.clone()),
         }
     }
 

@@ -12,7 +12,7 @@
 
 use super::actions::{Action, FleetPlan};
 use super::view::View;
-use model::catalogue::Part;
+use model::catalogue::CataloguePart;
 use model::enums::ReservationKind;
 use model::reason::Reason;
 use model::reservation::Reserved;
@@ -57,7 +57,7 @@ fn ending(view: &View<'_>, reservation: &Reserved) -> Option<EndingReservation> 
     }
     let Some(known) = policy.catalogue.reservations.get(&reservation.id) else {
         let is_read = policy.catalogue.wanted == policy.catalogue_wanted()
-            && policy.catalogue.part(Part::Reservations).read_at.is_some();
+            && policy.catalogue.part(CataloguePart::Reservations).read_at.is_some();
         return if is_read { over } else { None };
     };
     let until = known.until()?;

@@ -230,7 +230,7 @@ fn idle_node(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Conta
     let policy = &view.observed.policy.idle;
     let Some(since) = idle_since(view, contact) else {
         count_idle(plan, life, contact, Idleness::Idle);
-        let seen = contact.idle_seen.saturating_add(1);
+        let seen = contact.idle_runs.saturating_add(1);
         return Some(Reason::IdleUnconfirmed { seen, of: policy.confirmations });
     };
     let until = since + Span::from_s(policy.timeout_s);
@@ -243,7 +243,7 @@ fn idle_node(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Conta
 
 /// Since when the node has been idle; `None` if not enough runs have seen it idle.
 fn idle_since(view: &View<'_>, contact: &Contact) -> Option<Time> {
-    contact.idle_since_at.filter(|_| contact.idle_seen >= view.observed.policy.idle.confirmations)
+    contact.idle_since_at.filter(|_| contact.idle_runs >= view.observed.policy.idle.confirmations)
 }
 
 /// Why a node that must stay until `until` is not shut down now: that time has not come, or no shutdown window is open
@@ -260,7 +260,7 @@ fn too_early(view: &View<'_>, life: &Life, until: Time, wait: impl FnOnce(Span) 
 fn count_idle(plan: &mut FleetPlan, life: &Life, contact: &Contact, seen: Idleness) {
     let reason = match seen {
         Idleness::Idle => Reason::IdleAndNotNeeded {},
-        Idleness::Needed if contact.idle_seen == 0 => return,
+        Idleness::Needed if contact.idle_runs == 0 => return,
         Idleness::Needed => Reason::NeededAgain {},
     };
     plan.add_quietly(Action::SetIdle(life.node_id, seen), reason);

@@ -12,7 +12,6 @@ use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{BrakeKind, Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
-pub(crate) use runtime::validation::A_DAY;
 use runtime::{validation, watchdog};
 use std::collections::BTreeMap;
 use store::Table;

@@ -43,7 +43,7 @@ pub enum About {
         alloc_id: Option<AllocId>,
     },
     /// Something that is only reported: no record changes.
-    Said(Subject),
+    Only(Subject),
 }
 
 /// A record that two actions of one run must not change at the same time.
@@ -61,7 +61,7 @@ impl About {
             Self::Node(node_id) | Self::Handle { node_id, .. } => Subject::Slot(node_id.slot()),
             Self::Alloc(alloc_id, _) | Self::Copies(alloc_id, _) => Subject::Alloc(*alloc_id),
             Self::Job(job_id, _) => Subject::Job(*job_id),
-            Self::Said(subject) => subject.clone(),
+            Self::Only(subject) => subject.clone(),
         }
     }
 
@@ -74,7 +74,7 @@ impl About {
             Self::Copies(AllocId { job_id, .. }, nodes) | Self::Job(job_id, nodes) => {
                 std::iter::once(LockKey::Job(*job_id)).chain(nodes.iter().map(|n| LockKey::Slot(n.slot()))).collect()
             }
-            Self::Said(_) => Vec::new(),
+            Self::Only(_) => Vec::new(),
         }
     }
 
@@ -113,9 +113,9 @@ impl About {
                 row.handle = Some(handle.clone());
                 row.alloc_id = *alloc_id;
             }
-            Self::Said(Subject::Job(job_id)) => row.job_id = Some(*job_id),
-            Self::Said(Subject::Alloc(alloc_id)) => row.alloc_id = Some(*alloc_id),
-            Self::Slot(_) | Self::Said(_) => {}
+            Self::Only(Subject::Job(job_id)) => row.job_id = Some(*job_id),
+            Self::Only(Subject::Alloc(alloc_id)) => row.alloc_id = Some(*alloc_id),
+            Self::Slot(_) | Self::Only(_) => {}
         }
         row.job_id = row.job_id.or(row.alloc_id.map(|a| a.job_id));
         row.slot = row.node_id.map(NodeId::slot).or(if let Subject::Slot(slot) = subject { Some(slot) } else { None });

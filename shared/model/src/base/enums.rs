@@ -390,8 +390,6 @@ string_enum! {
         Wait = "wait",
         /// The row of a slot above the maximum is deleted.
         DeleteRecord = "delete_record",
-        /// The row of a job gets the attributes of the queue's index that its state demands.
-        IndexJob = "index_job",
         /// An entry of the control table is deleted, because it ended long ago.
         ForgetEntry = "forget_entry",
         ReadOffers = "read_offers",

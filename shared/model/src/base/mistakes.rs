@@ -19,7 +19,7 @@ impl Mistakes {
         }
     }
 
-    pub(crate) fn found(self) -> Option<Vec<String>> {
+    pub(crate) fn into_list(self) -> Option<Vec<String>> {
         (!self.0.is_empty()).then_some(self.0)
     }
 }

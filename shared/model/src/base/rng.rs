@@ -5,8 +5,8 @@
 //! Does not: make secrets. A decision is right whatever the random values are.
 
 use crate::time::Time;
+use rand::Rng as _;
 use rand::rngs::Xoshiro256PlusPlus;
-use rand::{Rng as _, SeedableRng};
 use std::sync::{Arc, Mutex, PoisonError};
 use ulid::Ulid;
 
@@ -21,7 +21,9 @@ impl Rng {
     }
 
     /// A repeatable source.
+    #[cfg(any(test, feature = "fixtures"))]
     pub fn seeded(seed: u64) -> Self {
+        use rand::SeedableRng;
         Self(Some(Arc::new(Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)))))
     }
 

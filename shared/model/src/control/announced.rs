@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_size_at_its_maximum_and_each_unsound_row_is_told_once() {
+    fn each_size_at_its_maximum_and_each_invalid_row_is_told_once() {
         let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
         let mut explained = Explanation::default();
         explained.limits(&size("small"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_unsound_rows_is_told_once() {
+    fn each_of_many_invalid_rows_is_told_once() {
         let mut explained = Explanation::default();
         for n in 0..50 {
             let row = Reason::RowInvalid { what: "it is there twice".into() };

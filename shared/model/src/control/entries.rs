@@ -8,7 +8,7 @@ use crate::catalogue::Catalogue;
 use crate::enums::BrakeKind;
 use crate::ids::JobId;
 use crate::machine::{Capacity, MachineNeed};
-use crate::node::{LONGEST_AHEAD, Version};
+use crate::node::Version;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,10 +96,9 @@ const MAX_ID_BYTES: usize = 64_000;
 /// How many of these bytes one node may use. The rest is for the others.
 const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
 
-/// The most sources that one row names, and the most of them of one node, whose report may have parts. A source without room is
-/// held too, but is named, and can be released, only when there is room.
+/// The most sources that one row names. A source without room is held too, but is named, and can be released, only when there is
+/// room.
 const MAX_SOURCES: usize = 1000;
-const MAX_SOURCES_OF_A_NODE: usize = 200;
 
 /// How far the clocks of two runs may differ without one of them taking the other's times for wrong.
 const CLOCKS_DIFFER: Span = Span::from_s(60);
@@ -115,22 +114,13 @@ impl EntryRow {
         Self { key: key.to_string(), ..Self::default() }
     }
 
-    /// Whether the row is empty: it was never written, or [`super::Control::as_of`] dropped what a wrong clock had written.
-    pub fn is_blank(&self) -> bool {
-        let blank = Self { key: self.key.clone(), version: self.version, ..Self::default() };
-        *self == blank
-    }
-
     pub(crate) fn applies(&self, now: Time) -> bool {
         self.until_at.is_some_and(|until| now < until)
     }
 
-    /// Whether no decision looks at the entry any more: it ended more than a day ago, is empty, or is a demand set that has ended.
-    /// A wait can grow only within an hour of its end, because the longest wait is an hour.
+    /// Whether no decision looks at the entry any more: it ended more than a day ago, or is a demand set that has ended. A wait
+    /// can grow only within an hour of its end, because the longest wait is an hour.
     pub fn is_over(&self, key: &ControlKey, now: Time) -> bool {
-        if self.is_blank() {
-            return true;
-        }
         if let ControlKey::Demand(_) = key {
             return !self.applies(now);
         }
@@ -292,15 +282,10 @@ fn is_rank(text: &str) -> bool {
     text.split_once('#').is_some_and(|(_, id)| id.parse::<JobId>().is_ok())
 }
 
-/// The node of a source `{node_id}#{part}`, which is a part of a node's report; any other source itself.
-pub(crate) fn node_of(source: &str) -> &str {
-    source.split_once('#').map_or(source, |(node, _)| node)
-}
-
 impl BrakeEntry {
     /// How many nodes, records, instances or handles the brake holds back. After the brake let go, the entry says 0
     /// until it ends. `None` if the brake never held.
-    pub const fn held(&self) -> Option<u64> {
+    pub const fn holding(&self) -> Option<u64> {
         self.0.count
     }
 
@@ -340,15 +325,11 @@ impl BrakeEntry {
         parts.retain(|other, part| other != source && now < part.until_at);
         // The sources of the brake `handles` are nodes. Those of the other brakes are functions.
         let is_shared = self.0.key == ControlKey::Brake(BrakeKind::Handles).to_string();
-        let is_of_node = |other: &str| node_of(other) == node_of(source);
-        let of_node = parts.keys().filter(|other| is_of_node(other)).count();
-        let has_room = parts.len() < MAX_SOURCES && of_node < MAX_SOURCES_OF_A_NODE;
-        if let Some(mut part) = part.filter(|_| has_room) {
+        if let Some(mut part) = part.filter(|_| parts.len() < MAX_SOURCES) {
             let bytes = |part: &BrakePart| part.ids.iter().map(|id| id.len() + 3).sum::<usize>();
             let all: usize = parts.values().map(bytes).sum();
-            let of_node: usize = parts.iter().filter(|(other, _)| is_of_node(other)).map(|(_, part)| bytes(part)).sum();
-            let share = if is_shared { MAX_ID_BYTES_OF_A_NODE } else { MAX_ID_BYTES };
-            let mut room = MAX_ID_BYTES.saturating_sub(all).min(share.saturating_sub(of_node));
+            let mut room =
+                MAX_ID_BYTES.saturating_sub(all).min(if is_shared { MAX_ID_BYTES_OF_A_NODE } else { MAX_ID_BYTES });
             let fits = part.ids.iter().take_while(|id| {
                 let left = room.checked_sub(id.len() + 3);
                 room = left.unwrap_or(0);
@@ -405,8 +386,7 @@ impl LastRun {
     /// The entry after a run that begins now.
     #[must_use]
     pub fn begun(&self, now: Time) -> Self {
-        let until_at = self.0.until_at.filter(|at| *at <= now + LONGEST_AHEAD);
-        Self(EntryRow { since_at: Some(now), until_at, ..self.0.clone() })
+        Self(EntryRow { since_at: Some(now), ..self.0.clone() })
     }
 
     /// When a waiting run will begin; `None` if no run waits.
@@ -433,8 +413,7 @@ impl IngestSummary {
     #[must_use]
     pub fn noted(&self, count: u64, gap: Span, now: Time) -> Option<Self> {
         let last = self.0.since_at;
-        // A note that a wrong clock dated in the far future is replaced at once.
-        let due = last.is_none_or(|at| now.since(at) >= gap || at.since(now) > LONGEST_AHEAD);
+        let due = last.is_none_or(|at| now.since(at) >= gap);
         due.then(|| Self(EntryRow { since_at: Some(now), before_at: last, count: Some(count), ..self.0.clone() }))
     }
 }

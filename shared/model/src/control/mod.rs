@@ -20,10 +20,9 @@ pub use key::ControlKey;
 use crate::announced::AnnouncedRow;
 use crate::catalogue::Catalogue;
 use crate::enums::BrakeKind;
-use crate::node::{LONGEST_AHEAD, Offering, Version};
+use crate::node::{Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
-pub(crate) use entries::node_of;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -73,13 +72,13 @@ pub struct RunRow {
     pub nothing_done_since_at: Option<Time>,
     /// What the last successful run found in EC2's list. Only poll-and-scale and clean-stale-records read the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Found>,
+    pub list: Option<ListReport>,
 }
 
 /// What a run found when it compared EC2's list with the records, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Found {
+pub struct ListReport {
     /// How many records name an instance.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub named: u64,
@@ -118,11 +117,6 @@ impl RunRow {
     /// The row of a function that has not run yet.
     pub fn new(function: &str) -> Self {
         Self { key: ControlKey::Run(function.to_owned()).to_string(), ..Self::default() }
-    }
-
-    /// Whether the row is empty, because [`Control::as_of`] dropped what a wrong clock had written.
-    pub fn is_blank(&self) -> bool {
-        self.started_at == Time::from_ms(0) && self.last_success_at.is_none() && self.failing_since_at.is_none()
     }
 
     /// The row after a run that could observe. `before` is the row as read.
@@ -227,43 +221,15 @@ impl Control {
                 Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
                 Err(unknown) => {
                     let detail = format!("this version does not know the key: {unknown}");
-                    control.unreadable.push(UnreadableEntry { key, detail, is_known: false });
+                    control.unreadable.push(UnreadableEntry { key, detail, is_of_this_version: false });
                     continue;
                 }
             };
             if let Err(error) = read {
-                control.unreadable.push(UnreadableEntry { key, detail: error.to_string(), is_known: true });
+                control.unreadable.push(UnreadableEntry { key, detail: error.to_string(), is_of_this_version: true });
             }
         }
         control
-    }
-
-    /// The table for a decision at this time. A row with a time more than a day ahead comes from a wrong clock and counts as never
-    /// written: otherwise it would hold back or hide something until that day. The next write of the row puts it right.
-    #[must_use]
-    pub fn as_of(mut self, now: Time) -> Self {
-        let is_ahead = |at: Option<Time>| at.filter(|at| *at > now + LONGEST_AHEAD);
-        let mut ahead = Vec::new();
-        for (key, row) in &mut self.entries {
-            // A person may want a demand set for a week.
-            let lasts = if let ControlKey::Demand(_) = key { DemandSet::LASTS.1 } else { Span::ZERO };
-            let until_at = row.until_at.map(|at| at - lasts);
-            if let Some(at) = is_ahead(row.since_at).or(is_ahead(until_at)).or(is_ahead(row.before_at)) {
-                ahead.push((key.to_string(), at));
-                *row = EntryRow { version: row.version, ..EntryRow::new(key) };
-            }
-        }
-        for (function, row) in &mut self.runs {
-            let times = [Some(row.started_at), row.last_success_at, row.failing_since_at, row.nothing_done_since_at];
-            if let Some(at) = times.into_iter().find_map(is_ahead) {
-                ahead.push((row.key.clone(), at));
-                *row = RunRow { version: row.version, ..RunRow::new(function) };
-            }
-        }
-        let detail = |at| format!("its time {at} is more than a day ahead of the clock of the reader");
-        let named = |(key, at)| UnreadableEntry { key, detail: detail(at), is_known: true };
-        self.unreadable.extend(ahead.into_iter().map(named));
-        self
     }
 
     /// Replaces the entry with this key. A row with an unknown key is ignored.
@@ -355,7 +321,7 @@ pub struct UnreadableEntry {
     pub key: String,
     pub detail: String,
     /// Whether this version knows the key. Newer code may have written a row with another key.
-    pub is_known: bool,
+    pub is_of_this_version: bool,
 }
 
 /// Why there is no usable policy.
@@ -416,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_and_a_bad_row_are_set_aside() {
+    fn an_unknown_key_and_a_bad_row_are_quarantined() {
         let rows = [
             serde_json::json!({"key": "of_the_future", "count": 3}),
             serde_json::json!({"key": "limit#quota#account", "count": "many"}),
@@ -431,28 +397,6 @@ mod tests {
         assert!(told.starts_with("row limit#quota#account of table control cannot be read: invalid type"), "{told}");
         assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["limit#throttled#account"]);
         assert!(control.runs.is_empty());
-    }
-
-    #[test]
-    fn what_a_wrong_clock_wrote_counts_as_never_written() {
-        let (sound, ahead) = (at(0).as_ms(), (at(0) + LONGEST_AHEAD).as_ms() + 1);
-        let rows = |ms: i64| {
-            Control::from_rows([
-                serde_json::json!({"key": "limit#quota#account", "version": 3, "since_at": ms, "until_at": ms + 60_000}),
-                serde_json::json!({"key": "run#sweep-dispatch", "version": 4, "started_at": ms, "last_success_at": ms}),
-                serde_json::json!({"key": "run#poll-and-scale", "version": 5, "started_at": sound, "failing_since_at": ms}),
-            ])
-        };
-        let kept = rows(sound).as_of(at(0));
-        assert!(kept.launch_pause(at(0)).is_some() && kept.unreadable.is_empty());
-        assert_eq!(kept, rows(sound));
-        let freed = rows(ahead).as_of(at(0));
-        assert_eq!(freed.launch_pause(at(0)), None);
-        assert!(freed.entries().all(|(_, row)| row.is_blank() && row.version != Version::UNWRITTEN));
-        assert!(freed.entries().all(|(key, row)| row.is_over(key, at(0))), "the row is deleted");
-        assert!(freed.runs.values().all(|run| run.quiet_since().is_none()), "{:?}", freed.runs);
-        let keys: Vec<&str> = freed.unreadable.iter().map(|entry| entry.key.as_str()).collect();
-        assert_eq!(keys, ["limit#quota#account", "run#poll-and-scale", "run#sweep-dispatch"]);
     }
 
     #[test]

@@ -162,11 +162,11 @@ impl Results {
 /// Where the output of each element is in the output of its alloc: the number of bytes of each element, in the order of the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Places(Vec<Run>);
+pub struct Places(Vec<Stretch>);
 
 /// Consecutive elements with the same number of bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct Stretch {
     first: u32,
     last: u32,
     bytes: u64,
@@ -186,7 +186,7 @@ impl Places {
     pub fn push(&mut self, element: u32, bytes: u64) {
         match self.0.last_mut() {
             Some(run) if run.bytes == bytes && run.last.checked_add(1) == Some(element) => run.last = element,
-            _ => self.0.push(Run { first: element, last: element, bytes }),
+            _ => self.0.push(Stretch { first: element, last: element, bytes }),
         }
     }
 
@@ -212,7 +212,7 @@ impl FromStr for Places {
             let (numbers, bytes) = part.split_once('*')?;
             let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
             let (first, last, bytes) = (first.parse().ok()?, last.parse().ok()?, bytes.parse().ok()?);
-            (first <= last).then_some(Run { first, last, bytes })
+            (first <= last).then_some(Stretch { first, last, bytes })
         };
         let runs = text.split(',').filter(|part| !part.is_empty()).map(run).collect::<Option<_>>();
         runs.map(Self).ok_or_else(|| BadPlaces(text.chars().take(100).collect()))
@@ -221,7 +221,7 @@ impl FromStr for Places {
 
 impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, Run { first, last, bytes }) in self.0.iter().enumerate() {
+        for (n, Stretch { first, last, bytes }) in self.0.iter().enumerate() {
             f.write_str(if n == 0 { "" } else { "," })?;
             match first == last {
                 true => write!(f, "{first}*{bytes}")?,
@@ -237,14 +237,14 @@ text_form!(BadPlaces: Places);
 /// The report of one alloc of a pack about its elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Told {
+pub struct ElementReport {
     #[serde(skip_serializing_if = "Results::is_empty")]
     pub results: Results,
     #[serde(skip_serializing_if = "Places::is_empty")]
     pub places: Places,
 }
 
-impl Told {
+impl ElementReport {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

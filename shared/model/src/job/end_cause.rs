@@ -4,7 +4,7 @@
 //! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
 //! Does not: say what follows for the job (`job` does).
 
-use crate::elements::Told;
+use crate::elements::ElementReport;
 use crate::enums::{ClientStatus, Service};
 use crate::files::StoredOutput;
 use crate::image::ImageDigest;
@@ -271,7 +271,7 @@ pub struct Ending {
     /// The outputs that are kept of its work directory.
     pub kept: Vec<StoredOutput>,
     /// The results of its elements, if it is of a pack.
-    pub elements: Told,
+    pub elements: ElementReport,
     /// The digest of its image.
     pub image_digest: Option<ImageDigest>,
 }
@@ -285,7 +285,7 @@ impl Ending {
             tail_switches: Switches::default(),
             usage: None,
             kept: Vec::new(),
-            elements: Told::default(),
+            elements: ElementReport::default(),
             image_digest: None,
         }
     }

@@ -8,7 +8,7 @@ use crate::end_cause::EndCause;
 use crate::enums::Reconcile;
 use crate::mistakes::{Mistakes, shown};
 use crate::needs::Needs;
-use crate::retry::{Cause, MAX_RULES, RetryRule, Verdict};
+use crate::retry::{Cause, MAX_RULES, RetryDecision, RetryRule};
 use crate::signals::Signal;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
@@ -65,10 +65,10 @@ impl FailurePolicy {
     }
 
     /// What follows from an end, for a job with these needs. `uses` says how often each rule was used. `None` for a success.
-    pub fn judge(&self, cause: &EndCause, uses: &[u32], needs: &Needs) -> Option<Verdict> {
+    pub fn judge(&self, cause: &EndCause, uses: &[u32], needs: &Needs) -> Option<RetryDecision> {
         let (place, rule) = self.rules().enumerate().find(|(_, rule)| rule.names(cause))?;
         let follows = rule.follows(uses.get(place).copied().unwrap_or(0), needs);
-        Some(Verdict { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
+        Some(RetryDecision { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
     }
 
     /// Whether a rule changes what a job with these needs asks for.
@@ -200,7 +200,7 @@ mod tests {
         let wrong = |policy: FailurePolicy, timeout_s| {
             let mut mistakes = Mistakes::default();
             policy.check(&Needs::default(), timeout_s, &mut mistakes);
-            mistakes.found().unwrap_or_default().join("; ")
+            mistakes.into_list().unwrap_or_default().join("; ")
         };
         assert_eq!(wrong(FailurePolicy { stop_notice_s: 9, ..policy(&["exit:*=again*2"]) }, 10), "");
         assert!(

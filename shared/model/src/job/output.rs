@@ -31,6 +31,7 @@ pub struct Switches(Vec<u64>);
 
 impl Switches {
     /// The switches at these places, in order.
+    #[cfg(any(test, feature = "fixtures"))]
     pub const fn new(at: Vec<u64>) -> Self {
         Self(at)
     }

@@ -60,7 +60,7 @@ pub(crate) enum Cause {
 
 /// What a rule says to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum RuleAction {
     Fail,
     Again(Again),
 }
@@ -90,7 +90,7 @@ struct MoreMemory {
 #[serde(try_from = "String", into = "String")]
 pub struct RetryRule {
     causes: Vec<Cause>,
-    then: Then,
+    then: RuleAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,7 +102,7 @@ pub struct BadRule {
 
 /// The decision of a rule about an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RetryDecision {
     /// The place of the rule that decides, among all rules of the job.
     pub rule: usize,
     pub text: String,
@@ -243,14 +243,14 @@ impl fmt::Display for Cause {
 
 /// The actions of a rule, as they are read one by one.
 #[derive(Default)]
-struct Said {
+struct RuleActions {
     fails: bool,
     again: Option<Option<u32>>,
     more: Again,
     max_memory_mib: Option<u64>,
 }
 
-impl Said {
+impl RuleActions {
     fn read(&mut self, part: &str) -> Result<(), String> {
         let once = |is_new: bool| if is_new { Ok(()) } else { Err(format!("says {} twice", shown(part))) };
         match (part, part.split_once('*'), part.split_once('=')) {
@@ -283,7 +283,7 @@ impl Said {
         }
     }
 
-    fn then(self) -> Result<Then, String> {
+    fn then(self) -> Result<RuleAction, String> {
         let Self { fails, again, mut more, max_memory_mib } = self;
         if let (Some(growth), Some(most)) = (&mut more.memory, max_memory_mib) {
             growth.most_mib = Some(most);
@@ -292,8 +292,8 @@ impl Said {
         }
         match again {
             Some(_) if fails => Err("says both fail and again".to_owned()),
-            Some(times) => Ok(Then::Again(Again { times, ..more })),
-            None if fails && more == Again::default() => Ok(Then::Fail),
+            Some(times) => Ok(RuleAction::Again(Again { times, ..more })),
+            None if fails && more == Again::default() => Ok(RuleAction::Fail),
             None if fails => Err("says fail, and how to try again".to_owned()),
             None => Err("says neither fail nor again".to_owned()),
         }
@@ -320,7 +320,7 @@ impl FromStr for RetryRule {
         }
         let (causes, acts) = text.split_once('=').ok_or_else(|| bad("has no =".to_owned()))?;
         let causes = causes.split(',').map(str::parse).collect::<Result<_, _>>().map_err(bad)?;
-        let mut said = Said::default();
+        let mut said = RuleActions::default();
         acts.split(',').try_for_each(|part| said.read(part)).map_err(bad)?;
         Ok(Self { causes, then: said.then().map_err(bad)? })
     }
@@ -332,7 +332,7 @@ impl fmt::Display for RetryRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let causes: Vec<String> = self.causes.iter().map(ToString::to_string).collect();
         write!(f, "{}=", causes.join(","))?;
-        let Then::Again(again) = self.then else { return f.write_str("fail") };
+        let RuleAction::Again(again) = self.then else { return f.write_str("fail") };
         match again.times {
             Some(times) => write!(f, "again*{times}")?,
             None => f.write_str("again*any")?,
@@ -359,7 +359,8 @@ impl RetryRule {
     }
 
     pub(crate) fn of(cause: Cause, times: Option<u32>) -> Self {
-        let then = if times == Some(0) { Then::Fail } else { Then::Again(Again { times, ..Again::default() }) };
+        let then =
+            if times == Some(0) { RuleAction::Fail } else { RuleAction::Again(Again { times, ..Again::default() }) };
         Self { causes: vec![cause], then }
     }
 
@@ -369,7 +370,7 @@ impl RetryRule {
 
     /// What is wrong with the rule for a job with these needs.
     pub(crate) fn contradiction(&self, needs: &Needs) -> Option<String> {
-        let Then::Again(Again { memory: Some(growth), .. }) = self.then else { return None };
+        let RuleAction::Again(Again { memory: Some(growth), .. }) = self.then else { return None };
         if needs.memory_mib == 0 {
             return Some(format!("the retry rule {self} raises the memory, and the job asks for none: give --memory"));
         }
@@ -384,7 +385,7 @@ impl RetryRule {
 
     /// What the rule says for a job that used it `used` times and has these needs.
     pub(crate) fn follows(&self, used: u32, needs: &Needs) -> Follows {
-        let Then::Again(again) = self.then else { return Follows::Fails(WhyNot::Rule) };
+        let RuleAction::Again(again) = self.then else { return Follows::Fails(WhyNot::Rule) };
         if let Some(times) = again.times.filter(|times| used >= *times) {
             return Follows::Fails(WhyNot::UsedUp { times });
         }
@@ -417,7 +418,7 @@ impl Retry {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for RetryDecision {
     /// `retry 1 of 3 by the rule exit:75=again*3, 2 left; from now on with 1536 MiB of memory`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.is_own { format!(" by the rule {}", self.text) } else { String::new() };

@@ -89,7 +89,7 @@ impl JobSpec {
             "a pack runs on one node: --pack and --nodes cannot be given together".into()
         });
         self.work.check(&self.env, &mut mistakes);
-        mistakes.found().map_or(Ok(()), |all| Err(BadJob(all)))
+        mistakes.into_list().map_or(Ok(()), |all| Err(BadJob(all)))
     }
 }
 

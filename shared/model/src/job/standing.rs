@@ -8,7 +8,7 @@ use crate::elements::{Outcome, Results};
 use crate::end_cause::EndCause;
 use crate::needs::Needs;
 use crate::ranges::Ranges;
-use crate::retry::{Follows, Retry, Verdict};
+use crate::retry::{Follows, Retry, RetryDecision};
 use crate::text_form::text_form;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ impl Standing {
         told: &Results,
         all: &Ranges,
         failures: Failures,
-        judge: impl Fn(Outcome, u32) -> Option<Verdict>,
+        judge: impl Fn(Outcome, u32) -> Option<RetryDecision>,
     ) -> Option<Vec<Retry>> {
         let (before, mut retries) = (self.clone(), BTreeMap::new());
         for (outcome, elements) in told.iter() {

@@ -70,7 +70,7 @@ mod tests {
         let said = |name: &str, limit: &str| {
             let mut mistakes = Mistakes::default();
             check(&[(name.to_owned(), limit.to_owned())].into(), &mut mistakes);
-            mistakes.found().map(|all| all.join("; ")).unwrap_or_default()
+            mistakes.into_list().map(|all| all.join("; ")).unwrap_or_default()
         };
         assert_eq!(said("nofile", "65536"), "");
         assert!(said("nproc", "5").contains("there are core, fsize"), "the node limits tasks");

@@ -72,13 +72,13 @@ impl Usage {
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Usage>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Said {
+    enum RawUsage {
         Measured(Usage),
         Else(IgnoredAny),
     }
-    Ok(match Said::deserialize(from)? {
-        Said::Measured(usage) => usage.possible(),
-        Said::Else(_) => None,
+    Ok(match RawUsage::deserialize(from)? {
+        RawUsage::Measured(usage) => usage.possible(),
+        RawUsage::Else(_) => None,
     })
 }
 

@@ -189,18 +189,6 @@ impl Work {
         mistakes.require(!is_set, || format!("the node sets the variable {name} itself: give another one"));
     }
 
-    /// Checks a stored row, which another program may have written without a check.
-    pub(crate) fn check_stored(&self, env: &Environment, mistakes: &mut Mistakes) {
-        mistakes.require(!self.command.is_empty(), || "it has no command".into());
-        self.check_size(env, mistakes);
-        mistakes.require(self.image.as_deref().is_none_or(is_image_reference), || {
-            "its image is not an image reference".into()
-        });
-        self.check_caches(mistakes);
-        ulimits::check(&self.ulimits, mistakes);
-        self.check_pack(mistakes);
-    }
-
     fn check_pack(&self, mistakes: &mut Mistakes) {
         let Some(pack) = &self.pack else { return };
         pack.check(mistakes);

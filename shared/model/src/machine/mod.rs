@@ -157,7 +157,7 @@ impl MachineNeed {
     pub fn mistakes(&self, gpus: u32) -> Vec<String> {
         let mut mistakes = Mistakes::default();
         self.check(gpus, &mut mistakes);
-        mistakes.found().unwrap_or_default()
+        mistakes.into_list().unwrap_or_default()
     }
 
     pub(crate) fn check(&self, gpus: u32, mistakes: &mut Mistakes) {

@@ -81,7 +81,7 @@ pub struct Subnet {
 /// A part of the catalogue, in the order in which the parts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum CataloguePart {
     Types,
     Prices,
     SpotPrices,
@@ -90,7 +90,7 @@ pub enum Part {
     Quotas,
 }
 
-impl Part {
+impl CataloguePart {
     pub const ALL: [Self; 6] =
         [Self::Types, Self::Prices, Self::SpotPrices, Self::Subnets, Self::Reservations, Self::Quotas];
 
@@ -104,7 +104,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for CataloguePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Types => "instance types",
@@ -146,7 +146,7 @@ pub struct Catalogue {
     /// How many vCPUs the account may have, by the quota's name in Service Quotas.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub quotas: BTreeMap<String, u64>,
-    pub parts: BTreeMap<Part, PartState>,
+    pub parts: BTreeMap<CataloguePart, PartState>,
     /// The wants of the policy for which the catalogue was made: see [`crate::policy::Policy::catalogue_wanted`].
     pub wanted: String,
     /// How many types fit but are left out, because there are more than [`MAX_TYPES`].
@@ -157,23 +157,24 @@ pub struct Catalogue {
 impl Catalogue {
     /// Those of these parts that are due now, for a policy that wants `wanted`. EC2 is asked for the prices of the types that were
     /// read, so prices are due until they were read later than the types.
-    pub fn due(&self, parts: &[Part], wanted: &str, now: Time) -> Vec<Part> {
+    pub fn due(&self, parts: &[CataloguePart], wanted: &str, now: Time) -> Vec<CataloguePart> {
         let is_other = self.wanted != wanted;
-        let read_at = |part: Part| self.parts.get(&part).and_then(|state| state.read_at);
-        let is_due = |part: &Part| {
+        let read_at = |part: CataloguePart| self.parts.get(&part).and_then(|state| state.read_at);
+        let is_due = |part: &CataloguePart| {
             let state = self.parts.get(part);
             let age = |at: Option<Time>| at.map(|at| now.since(at));
             let read = age(state.and_then(|s| s.read_at));
-            let is_older = matches!(part, Part::Prices | Part::SpotPrices) && read_at(*part) < read_at(Part::Types);
+            let is_older = matches!(part, CataloguePart::Prices | CataloguePart::SpotPrices)
+                && read_at(*part) < read_at(CataloguePart::Types);
             let is_old = is_other || is_older || read.is_none_or(|age| age >= part.keeps() || age < Span::ZERO);
             // A part that could not be read is tried again as often as subnets are.
             let tried = age(state.filter(|s| s.error.is_some()).and_then(|s| s.tried_at));
-            is_old && (is_other || tried.is_none_or(|age| age >= Part::Subnets.keeps() || age < Span::ZERO))
+            is_old && (is_other || tried.is_none_or(|age| age >= CataloguePart::Subnets.keeps() || age < Span::ZERO))
         };
         parts.iter().copied().filter(is_due).collect()
     }
 
-    pub fn part(&self, part: Part) -> PartState {
+    pub fn part(&self, part: CataloguePart) -> PartState {
         self.parts.get(&part).cloned().unwrap_or_default()
     }
 

@@ -5,7 +5,7 @@
 //! Does not: know what a knob means; the table does.
 
 use super::minimum::{DAYS, minute, zone};
-use super::{Fallback, KNOBS, Kind, Knob, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
+use super::{Fallback, KNOBS, Knob, KnobKind, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
 use crate::names::{LABEL_FORM, is_label, is_plain_name};
@@ -304,36 +304,36 @@ fn is_list<'v>(value: &'v Value, many: impl RangeBounds<usize>, read: impl Fn(&'
     })
 }
 
-fn fits(kind: Kind, value: &Value) -> bool {
+fn fits(kind: KnobKind, value: &Value) -> bool {
     match kind {
-        Kind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
-        Kind::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
-        Kind::Text(max) => value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
-        Kind::Name => value.as_str().is_some_and(is_plain_name),
-        Kind::Label => value.as_str().is_some_and(is_label),
-        Kind::Labels => is_list(value, ..=MAX_LABELS, |text| is_label(text).then_some(text)),
-        Kind::Flag => value.is_boolean(),
-        Kind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
-        Kind::Template => value.as_str().is_some_and(is_template),
-        Kind::Ids(of) => is_list(value, .., |text| is_id_of(of, text).then_some(text)),
-        Kind::InstanceTypes => {
+        KnobKind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
+        KnobKind::Number(min, max) => value.as_f64().is_some_and(|n| (min..=max).contains(&n)),
+        KnobKind::Text(max) => value.as_str().is_some_and(|t| t.len() <= max && !t.contains('\0')),
+        KnobKind::Name => value.as_str().is_some_and(is_plain_name),
+        KnobKind::Label => value.as_str().is_some_and(is_label),
+        KnobKind::Labels => is_list(value, ..=MAX_LABELS, |text| is_label(text).then_some(text)),
+        KnobKind::Flag => value.is_boolean(),
+        KnobKind::OneOf(words) => value.as_str().is_some_and(|t| words.contains(&t)),
+        KnobKind::Template => value.as_str().is_some_and(is_template),
+        KnobKind::Ids(of) => is_list(value, .., |text| is_id_of(of, text).then_some(text)),
+        KnobKind::InstanceTypes => {
             is_list(value, ..=MAX_PATTERNS, |text| is_plain_name(&text.replace('*', "x")).then_some(text))
         }
-        Kind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
-        Kind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
-        Kind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
-        Kind::Range(min, max) => value.as_array().is_some_and(|ends| {
+        KnobKind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
+        KnobKind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
+        KnobKind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
+        KnobKind::Range(min, max) => value.as_array().is_some_and(|ends| {
             let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();
             matches!(ends.as_slice(), [least, most] if min <= *least && least <= most && *most <= max)
         }),
-        Kind::Roles => is_list(value, .., role_name),
-        Kind::TextTable => value.as_object().is_some_and(|t| {
+        KnobKind::Roles => is_list(value, .., role_name),
+        KnobKind::TextTable => value.as_object().is_some_and(|t| {
             let is_line = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
             let is_key = |key: &str| is_line(key, 128) && !key.is_empty() && key.trim() == key;
             t.iter().all(|(key, value)| is_key(key) && value.as_str().is_some_and(|value| is_line(value, 256)))
         }),
-        Kind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
-        Kind::Windows => {
+        KnobKind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
+        KnobKind::Windows => {
             let minutes: Option<Vec<u64>> =
                 value.as_array().and_then(|a| a.iter().map(|m| m.as_u64().filter(|m| *m <= 100_000)).collect());
             minutes.is_some_and(|m| m.len() <= 100 && (m.is_empty() || m.iter().skip(1).step_by(2).sum::<u64>() > 0))
@@ -370,34 +370,34 @@ fn is_id_of(kind: &str, text: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-fn allowed(kind: Kind) -> String {
+fn allowed(kind: KnobKind) -> String {
     match kind {
-        Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
-        Kind::Number(min, max) => format!("a number from {min} to {max}"),
-        Kind::Text(max) => format!("text of at most {max} bytes"),
-        Kind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
-        Kind::Label => LABEL_FORM.into(),
-        Kind::Labels => format!("a list of at most {MAX_LABELS} labels, each once, of {LABEL_FORM}"),
-        Kind::Flag => "true or false".into(),
-        Kind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
-        Kind::Template => TEMPLATE_FORM.into(),
-        Kind::Ids(of) => format!("a list of ids, each once, like [\"{of}-0123456789abcdef0\"]"),
-        Kind::InstanceTypes => {
+        KnobKind::Whole(min, max) => format!("a whole number from {min} to {max}"),
+        KnobKind::Number(min, max) => format!("a number from {min} to {max}"),
+        KnobKind::Text(max) => format!("text of at most {max} bytes"),
+        KnobKind::Name => "1 to 64 letters, digits, '-', '_' or '.'".into(),
+        KnobKind::Label => LABEL_FORM.into(),
+        KnobKind::Labels => format!("a list of at most {MAX_LABELS} labels, each once, of {LABEL_FORM}"),
+        KnobKind::Flag => "true or false".into(),
+        KnobKind::OneOf(words) => format!("one of {}", join(words.iter().map(|w| format!("{w:?}")))),
+        KnobKind::Template => TEMPLATE_FORM.into(),
+        KnobKind::Ids(of) => format!("a list of ids, each once, like [\"{of}-0123456789abcdef0\"]"),
+        KnobKind::InstanceTypes => {
             format!("a list of at most {MAX_PATTERNS} names of instance types, each once, like [\"m7a.large\", \"c7*\"]")
         }
-        Kind::Days => format!("a list of days, each once, of {}", DAYS.join(", ")),
-        Kind::TimeOfDay => "a time of day from 00:00 to 24:00, like \"08:30\"".into(),
-        Kind::TimeZone => "the name of a time zone in the IANA database, like \"Europe/Berlin\"".into(),
-        Kind::Range(min, max) => format!("[least, most], two numbers from {min} to {max}"),
-        Kind::Roles => {
+        KnobKind::Days => format!("a list of days, each once, of {}", DAYS.join(", ")),
+        KnobKind::TimeOfDay => "a time of day from 00:00 to 24:00, like \"08:30\"".into(),
+        KnobKind::TimeZone => "the name of a time zone in the IANA database, like \"Europe/Berlin\"".into(),
+        KnobKind::Range(min, max) => format!("[least, most], two numbers from {min} to {max}"),
+        KnobKind::Roles => {
             "a list of ARNs of roles, each with another name, like [\"arn:aws:iam::123456789012:role/reader\"]".into()
         }
-        Kind::TextTable => {
+        KnobKind::TextTable => {
             "a table of texts, each on one line: keys of at most 128 bytes without a space at either end, values of at most 256"
                 .into()
         }
-        Kind::S3Prefix => PREFIX_FORM.into(),
-        Kind::Windows => {
+        KnobKind::S3Prefix => PREFIX_FORM.into(),
+        KnobKind::Windows => {
             "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into()
         }
     }

@@ -5,7 +5,7 @@
 
 use super::size::{Fallback, Size};
 use super::types::Policy;
-use crate::catalogue::{Catalogue, Part};
+use crate::catalogue::{Catalogue, CataloguePart};
 use crate::enums::{Arch, Market};
 use crate::failure_policy::FailurePolicy;
 use crate::machine::{Capacity, Machine, MachineNeed};
@@ -46,31 +46,32 @@ impl Policy {
 
     /// What the catalogue lacks, as the end of a sentence.
     pub fn catalogue_lacks(&self) -> String {
-        let error = |part: &Part| Some(format!(": {part}: {}", self.catalogue.parts.get(part)?.error.as_ref()?));
+        let error =
+            |part: &CataloguePart| Some(format!(": {part}: {}", self.catalogue.parts.get(part)?.error.as_ref()?));
         let next = || ": clean-stale-records asks EC2 in its next run".to_owned();
         self.parts_needed().iter().find_map(error).unwrap_or_else(next)
     }
 
     /// The parts of the catalogue without which no size is known. Quotas and reservations are not among them: EC2 itself refuses
     /// what exceeds a quota, and a machine that is not known to be reserved is bought.
-    fn parts_needed(&self) -> Vec<Part> {
-        let is_needed = |part: &Part| !matches!(part, Part::Quotas | Part::Reservations);
+    fn parts_needed(&self) -> Vec<CataloguePart> {
+        let is_needed = |part: &CataloguePart| !matches!(part, CataloguePart::Quotas | CataloguePart::Reservations);
         self.parts_wanted().into_iter().filter(is_needed).collect()
     }
 
     /// The parts of the catalogue that the policy uses.
-    pub fn parts_wanted(&self) -> Vec<Part> {
-        let is_wanted = |part: &Part| match part {
-            Part::Types => !self.several.is_empty(),
-            Part::Prices => {
+    pub fn parts_wanted(&self) -> Vec<CataloguePart> {
+        let is_wanted = |part: &CataloguePart| match part {
+            CataloguePart::Types => !self.several.is_empty(),
+            CataloguePart::Prices => {
                 self.several.iter().any(|s| s.market == Market::OnDemand || s.fallback == Fallback::OnDemand)
             }
-            Part::SpotPrices => self.several.iter().any(|s| s.market == Market::Spot),
-            Part::Subnets => !self.launch.subnets.is_empty(),
-            Part::Reservations => !self.launch.reservations.is_empty(),
-            Part::Quotas => true,
+            CataloguePart::SpotPrices => self.several.iter().any(|s| s.market == Market::Spot),
+            CataloguePart::Subnets => !self.launch.subnets.is_empty(),
+            CataloguePart::Reservations => !self.launch.reservations.is_empty(),
+            CataloguePart::Quotas => true,
         };
-        Part::ALL.into_iter().filter(is_wanted).collect()
+        CataloguePart::ALL.into_iter().filter(is_wanted).collect()
     }
 
     /// What a catalogue for this policy must have, as a text. A catalogue with another text was made for another policy.

@@ -17,7 +17,7 @@ mod types;
 
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
-    KNOBS, Kind, Knob, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
+    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
 };
 pub use minimum::Minimum;
 pub use reference::{example_json, reference};

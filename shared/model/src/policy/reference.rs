@@ -3,7 +3,7 @@
 //! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Kind, Knob, MINIMUM_KNOBS, SEVERAL_KNOBS, SIZE_KNOBS};
+use super::{KNOBS, Knob, KnobKind, MINIMUM_KNOBS, SEVERAL_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
 /// The head of the reference.
@@ -60,33 +60,33 @@ fn line(out: &mut String, knob: &Knob, name: &str, example: Option<&Value>) {
 fn unit(knob: &Knob, name: &str) -> String {
     let is = |end: &str| name.ends_with(end);
     let unit = match knob.kind {
-        Kind::Whole(..) if is("_s") => "seconds",
-        Kind::Whole(..) if is("_ms") => "milliseconds",
-        Kind::Whole(..) if is("_mib") => "MiB",
-        Kind::Whole(..) if is("_gib") => "GiB",
-        Kind::Whole(..) if is("_days") => "days",
-        Kind::Whole(..) if is("_per_second") => "a number in a second",
-        Kind::Whole(..) => "a number",
-        Kind::Number(..) if is("_per_hour") => "US dollars an hour",
-        Kind::Number(..) if is("_per_second") => "a number in a second",
-        Kind::Number(low, 1.0) => return format!("a share from {low} to 1"),
-        Kind::Number(..) => "a factor",
-        Kind::Text(_) => "text",
-        Kind::Name | Kind::Label => "a name",
-        Kind::Labels => "names",
-        Kind::Flag => "true or false",
-        Kind::OneOf(words) => return words.join(" or "),
-        Kind::Template => "a launch template",
-        Kind::Ids(_) => "a list of ids",
-        Kind::InstanceTypes => "a list of names of instance types",
-        Kind::Days => "a list of days",
-        Kind::TimeOfDay => "a time of day",
-        Kind::TimeZone => "a time zone",
-        Kind::Range(..) => "the least and the most",
-        Kind::TextTable => "a table of texts",
-        Kind::Roles => "a list of roles",
-        Kind::S3Prefix => "a place in S3",
-        Kind::Windows => "minutes",
+        KnobKind::Whole(..) if is("_s") => "seconds",
+        KnobKind::Whole(..) if is("_ms") => "milliseconds",
+        KnobKind::Whole(..) if is("_mib") => "MiB",
+        KnobKind::Whole(..) if is("_gib") => "GiB",
+        KnobKind::Whole(..) if is("_days") => "days",
+        KnobKind::Whole(..) if is("_per_second") => "a number in a second",
+        KnobKind::Whole(..) => "a number",
+        KnobKind::Number(..) if is("_per_hour") => "US dollars an hour",
+        KnobKind::Number(..) if is("_per_second") => "a number in a second",
+        KnobKind::Number(low, 1.0) => return format!("a share from {low} to 1"),
+        KnobKind::Number(..) => "a factor",
+        KnobKind::Text(_) => "text",
+        KnobKind::Name | KnobKind::Label => "a name",
+        KnobKind::Labels => "names",
+        KnobKind::Flag => "true or false",
+        KnobKind::OneOf(words) => return words.join(" or "),
+        KnobKind::Template => "a launch template",
+        KnobKind::Ids(_) => "a list of ids",
+        KnobKind::InstanceTypes => "a list of names of instance types",
+        KnobKind::Days => "a list of days",
+        KnobKind::TimeOfDay => "a time of day",
+        KnobKind::TimeZone => "a time zone",
+        KnobKind::Range(..) => "the least and the most",
+        KnobKind::TextTable => "a table of texts",
+        KnobKind::Roles => "a list of roles",
+        KnobKind::S3Prefix => "a place in S3",
+        KnobKind::Windows => "minutes",
     };
     unit.to_owned()
 }

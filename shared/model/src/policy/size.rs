@@ -285,7 +285,7 @@ impl Offered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{Catalogue, Part, PartState};
+    use crate::catalogue::{Catalogue, CataloguePart, PartState};
     use crate::policy::Policy;
     use serde_json::json;
 
@@ -314,7 +314,7 @@ mod tests {
         let read = PartState { read_at: Some(crate::fixtures::at(0)), ..PartState::default() };
         let catalogue = |policy: &Policy| Catalogue {
             types: [("t".to_owned(), offered.clone())].into(),
-            parts: Part::ALL.map(|part| (part, read.clone())).into(),
+            parts: CataloguePart::ALL.map(|part| (part, read.clone())).into(),
             wanted: policy.catalogue_wanted(),
             ..Catalogue::default()
         };

@@ -33,7 +33,7 @@ pub enum Followed {
 
 /// Whether a job that follows others may be placed.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum FollowState {
     /// It may be placed: these are all the jobs that it followed, and they have ended as they must.
     Free(BTreeSet<JobId>),
     /// It waits for others. These have ended as they must; there may be none.
@@ -43,7 +43,7 @@ pub enum Verdict {
 }
 
 /// Judges a waiting job by the ends of the jobs that it follows.
-pub fn judge(job: &JobSummary, ends: &Ends, now: Time) -> Verdict {
+pub fn judge(job: &JobSummary, ends: &Ends, now: Time) -> FollowState {
     let mut met = BTreeSet::new();
     for (id, end) in &job.after {
         match (ends.get(id), end) {
@@ -54,14 +54,14 @@ pub fn judge(job: &JobSummary, ends: &Ends, now: Time) -> Verdict {
                 met.insert(*id);
             }
             (Some(Followed::Ended(state)), AfterEnd::Success) => {
-                return Verdict::Never(Reason::FollowedNotComplete { job_id: *id, state: *state });
+                return FollowState::Never(Reason::FollowedNotComplete { job_id: *id, state: *state });
             }
             (Some(Followed::Absent), AfterEnd::Success) => {
-                return Verdict::Never(Reason::FollowedAbsent { job_id: *id });
+                return FollowState::Never(Reason::FollowedAbsent { job_id: *id });
             }
         }
     }
-    if met.len() == job.after.len() { Verdict::Free(met) } else { Verdict::Waits(met) }
+    if met.len() == job.after.len() { FollowState::Free(met) } else { FollowState::Waits(met) }
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
         JobSummary { after, submitted_at: at(0), ..fixtures::job(9).summary }
     }
 
-    fn judged(job: &JobSummary, ends: &[(u32, Followed)], now: i64) -> Verdict {
+    fn judged(job: &JobSummary, ends: &[(u32, Followed)], now: i64) -> FollowState {
         judge(job, &ends.iter().map(|(n, end)| (fixtures::job_id(*n), *end)).collect(), at(now))
     }
 
@@ -88,12 +88,12 @@ mod tests {
     #[test]
     fn a_job_is_free_when_all_that_it_follows_have_ended_as_they_must() {
         let job = following(&[(1, AfterEnd::Success), (2, AfterEnd::Any)]);
-        assert_eq!(judged(&job, &[], 1), Verdict::Waits(ids(&[])));
-        assert_eq!(judged(&job, &[(1, COMPLETE)], 1), Verdict::Waits(ids(&[1])));
-        assert_eq!(judged(&job, &[(2, FAILED)], 1), Verdict::Waits(ids(&[2])));
-        assert_eq!(judged(&job, &[(1, COMPLETE), (2, FAILED)], 1), Verdict::Free(ids(&[1, 2])));
+        assert_eq!(judged(&job, &[], 1), FollowState::Waits(ids(&[])));
+        assert_eq!(judged(&job, &[(1, COMPLETE)], 1), FollowState::Waits(ids(&[1])));
+        assert_eq!(judged(&job, &[(2, FAILED)], 1), FollowState::Waits(ids(&[2])));
+        assert_eq!(judged(&job, &[(1, COMPLETE), (2, FAILED)], 1), FollowState::Free(ids(&[1, 2])));
         for state in [JobState::Failed, JobState::Cancelled, JobState::Rejected] {
-            let never = Verdict::Never(Reason::FollowedNotComplete { job_id: fixtures::job_id(1), state });
+            let never = FollowState::Never(Reason::FollowedNotComplete { job_id: fixtures::job_id(1), state });
             assert_eq!(judged(&job, &[(1, Followed::Ended(state))], 1), never);
         }
     }
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn a_job_without_a_row_is_waited_for_and_then_counts_as_ended() {
         let job = following(&[(1, AfterEnd::Any)]);
-        assert_eq!(judged(&job, &[(1, Followed::Absent)], 599), Verdict::Waits(ids(&[])));
-        assert_eq!(judged(&job, &[(1, Followed::Absent)], 600), Verdict::Free(ids(&[1])));
+        assert_eq!(judged(&job, &[(1, Followed::Absent)], 599), FollowState::Waits(ids(&[])));
+        assert_eq!(judged(&job, &[(1, Followed::Absent)], 600), FollowState::Free(ids(&[1])));
         let job = following(&[(1, AfterEnd::Success)]);
-        assert_eq!(judged(&job, &[(1, Followed::Absent)], 599), Verdict::Waits(ids(&[])));
-        let never = Verdict::Never(Reason::FollowedAbsent { job_id: fixtures::job_id(1) });
+        assert_eq!(judged(&job, &[(1, Followed::Absent)], 599), FollowState::Waits(ids(&[])));
+        let never = FollowState::Never(Reason::FollowedAbsent { job_id: fixtures::job_id(1) });
         assert_eq!(judged(&job, &[(1, Followed::Absent)], 600), never, "nobody knows whether it was complete");
     }
 }

@@ -6,14 +6,13 @@
 //! with the alloc's end, in `store::transactions`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
-use crate::elements::Told;
+use crate::elements::ElementReport;
 use crate::end_cause::{EndCause, Ending};
 use crate::enums::{ClientStatus, Desired};
 use crate::files::{self, StoredOutput};
 use crate::ids::{AllocId, NodeId};
 use crate::image::ImageDigest;
 use crate::job_record::Job;
-use crate::needs::MAX_NODES;
 use crate::node::{NodeRecord, Version};
 use crate::output::Switches;
 use crate::stored::S3Place;
@@ -57,8 +56,8 @@ pub struct Alloc {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
     /// The results of the elements of a pack so far.
-    #[serde(default, skip_serializing_if = "Told::is_empty")]
-    pub elements: Told,
+    #[serde(default, skip_serializing_if = "ElementReport::is_empty")]
+    pub elements: ElementReport,
     /// The digest of its image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
@@ -82,7 +81,7 @@ pub enum ResolvedCopy {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportOutcome {
     /// Nothing changes: the report says nothing new.
-    Known,
+    Unchanged,
     /// The alloc changes and stays live.
     Changed(Box<Alloc>),
     Ends(Box<Ending>),
@@ -122,18 +121,11 @@ impl Alloc {
             tail_switches: Switches::default(),
             usage: None,
             kept: Vec::new(),
-            elements: Told::default(),
+            elements: ElementReport::default(),
             image_digest: None,
             finished_at: None,
             expires_at: None,
         })
-    }
-
-    /// What in a stored alloc contradicts the contract; `None` if nothing.
-    pub fn contradiction(&self) -> Option<String> {
-        let (member, nodes) = (self.id().member, self.summary.needs.nodes);
-        let possible = (1..=MAX_NODES).contains(&nodes) && member < nodes;
-        (!possible).then(|| format!("it is member {member} of {nodes}: a job has 1 to {MAX_NODES}"))
     }
 
     pub fn id(&self) -> AllocId {
@@ -149,7 +141,7 @@ impl Alloc {
             // The node repeats an end that was already accepted, or its report comes too late. In both cases the
             // alloc stays as it is, and no further report of it is needed.
             return if self.summary.client == update.client {
-                ReportOutcome::Known
+                ReportOutcome::Unchanged
             } else {
                 ReportOutcome::Refused(format!("{} already ended as {}", self.id(), self.summary.client))
             };
@@ -163,7 +155,7 @@ impl Alloc {
                     Ok(kept) => {
                         let (log_tail, tail_switches) = tail_of(update);
                         let usage = update.usage.and_then(Usage::possible);
-                        let elements = self.told(&update.elements);
+                        let elements = self.elements_after(&update.elements);
                         let cause = self.cause_of(cause.clone().clipped(), &elements);
                         let image_digest = self.digest_of(update);
                         let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest };
@@ -175,16 +167,16 @@ impl Alloc {
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
-            ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Known,
+            ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Unchanged,
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
-                new.elements = self.told(&update.elements);
+                new.elements = self.elements_after(&update.elements);
                 new.usage = update.usage.and_then(Usage::possible).or(self.usage);
                 new.image_digest = self.digest_of(update);
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
-                if new == *self { ReportOutcome::Known } else { ReportOutcome::Changed(Box::new(new)) }
+                if new == *self { ReportOutcome::Unchanged } else { ReportOutcome::Changed(Box::new(new)) }
             }
         }
     }
@@ -209,8 +201,8 @@ impl Alloc {
     }
 
     /// The elements after this newer report.
-    fn told(&self, newer: &Told) -> Told {
-        self.work.pack.as_ref().map_or_else(Told::default, |pack| self.elements.then(newer, &pack.elements))
+    fn elements_after(&self, newer: &ElementReport) -> ElementReport {
+        self.work.pack.as_ref().map_or_else(ElementReport::default, |pack| self.elements.then(newer, &pack.elements))
     }
 
     /// The digest of its image after this report. The first digest that the node reported stays.
@@ -220,14 +212,14 @@ impl Alloc {
     }
 
     /// This end, completed with what the node reported while the alloc ran.
-    pub fn with_told(&self, ending: &Ending) -> Ending {
-        let elements = self.told(&ending.elements);
+    pub fn with_elements(&self, ending: &Ending) -> Ending {
+        let elements = self.elements_after(&ending.elements);
         let image_digest = self.image_digest.clone().or_else(|| ending.image_digest.clone());
         Ending { elements, image_digest, usage: ending.usage.or(self.usage), ..ending.clone() }
     }
 
     /// The cause of the end of a pack. The pack ran to its end only if each element has a result; otherwise the rest of it is lost.
-    fn cause_of(&self, told: EndCause, elements: &Told) -> EndCause {
+    fn cause_of(&self, told: EndCause, elements: &ElementReport) -> EndCause {
         let Some(pack) = &self.work.pack else { return told };
         let has_run = matches!(told, EndCause::Exited { code: 0 } | EndCause::ElementsFailed { .. });
         // A stop with exit code 0 that nobody ordered. If it counted as a success, the elements that are left would never run.
@@ -256,7 +248,7 @@ impl Alloc {
         new.tail_switches = ending.tail_switches.clone();
         new.kept = ending.kept.clone();
         Ending { elements: new.elements, image_digest: new.image_digest, usage: new.usage, .. } =
-            self.with_told(ending);
+            self.with_elements(ending);
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         // The row of its job has the environment.
@@ -358,7 +350,7 @@ mod tests {
             tail_switches,
             usage: None,
             kept: Vec::new(),
-            elements: Told::default(),
+            elements: ElementReport::default(),
             image_digest: None,
         }
     }
@@ -368,7 +360,7 @@ mod tests {
         let ended = running().end(&Ending::lost("gone"), Span::from_s(1), at(3));
         for client in ClientStatus::ALL {
             let report = ended.reported(&says(*client), fixtures::node_id(0), at(4));
-            assert!(matches!(report, ReportOutcome::Known | ReportOutcome::Refused(_)), "{client}: {report:?}");
+            assert!(matches!(report, ReportOutcome::Unchanged | ReportOutcome::Refused(_)), "{client}: {report:?}");
         }
         assert_eq!(ended.stop(at(4)), None);
         assert_eq!(ended.unknown(at(4)), None);
@@ -520,8 +512,8 @@ mod tests {
         };
         let ReportOutcome::Changed(told) = tell(&alloc, Some(used(7)), digest(1)) else { panic!("nothing new") };
         assert_eq!((told.usage, &told.image_digest), (Some(used(7)), &digest(1)));
-        assert_eq!(tell(&told, Some(used(7)), digest(1)), ReportOutcome::Known);
-        assert_eq!(tell(&told, None, None), ReportOutcome::Known, "an agent that has just started knows less");
+        assert_eq!(tell(&told, Some(used(7)), digest(1)), ReportOutcome::Unchanged);
+        assert_eq!(tell(&told, None, None), ReportOutcome::Unchanged, "an agent that has just started knows less");
         let ReportOutcome::Changed(later) = tell(&told, Some(used(8)), digest(2)) else { panic!("nothing new") };
         assert_eq!((later.usage, &later.image_digest), (Some(used(8)), &digest(1)), "what was told first stays");
         let lost = later.end(&Ending::lost("gone"), Span::from_s(1), at(6));

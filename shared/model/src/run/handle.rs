@@ -58,7 +58,7 @@ pub struct Handle {
     pub missing_ms: Option<i64>,
     /// The time of the last accepted report that did not list the handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missing_seen_at: Option<Time>,
+    pub missing_reported_at: Option<Time>,
     /// The number of the report that first listed the handle as unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_report_no: Option<u64>,
@@ -206,7 +206,7 @@ impl Handle {
             seq,
             deadline_at: None,
             missing_ms: None,
-            missing_seen_at: None,
+            missing_reported_at: None,
             unknown_report_no: None,
             keep: false,
             due_at,
@@ -262,7 +262,7 @@ impl Handle {
     }
 
     fn not_missing(self) -> Self {
-        Self { missing_ms: None, missing_seen_at: None, ..self }
+        Self { missing_ms: None, missing_reported_at: None, ..self }
     }
 
     /// The effect of a report on this row.
@@ -296,16 +296,16 @@ impl Handle {
     /// grows by no more than twice the usual time between reports: in the rest of the gap, the node was silent or not
     /// ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
-        if self.keep || (rules.is_repeat && self.missing_seen_at.is_some()) {
+        if self.keep || (rules.is_repeat && self.missing_reported_at.is_some()) {
             return Judgement::StillMissing;
         }
         let usual_ms = rules.report.as_ms().saturating_mul(2);
-        let more = self.missing_seen_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
+        let more = self.missing_reported_at.map_or(0, |at| now.since(at).as_ms().clamp(0, usual_ms));
         let missing_ms = self.missing_ms.unwrap_or(0).saturating_add(more);
         if Span::from_ms(missing_ms) >= rules.missing_grace && self.missing_ms.is_some() {
             return Judgement::Dropped;
         }
-        let after = Self { missing_ms: Some(missing_ms), missing_seen_at: Some(now), ..self.clone() };
+        let after = Self { missing_ms: Some(missing_ms), missing_reported_at: Some(now), ..self.clone() };
         // DynamoDB refuses a write that changes nothing.
         if after == *self { Judgement::StillMissing } else { Judgement::Missing(after) }
     }

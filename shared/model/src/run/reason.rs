@@ -211,7 +211,6 @@ reasons! {
     Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
     ManyStale "many_stale" { stale: usize, up: usize } = "{stale} of {up} records are stale at once: more likely EC2's list is wrong than all of their instances are gone";
-    NotInIndex "not_in_index" { state: JobState } = "the job is {state}, and its attributes `queue` and `rank` say something else";
     SetOver "set_over" { key: String } = "{key} was not renewed, or was deleted";
     EntryOver "entry_over" { key: String } = "entry {key} of the control table ended more than a day ago";
     SlotBeyondMaximum "slot_beyond_maximum" { slot: Slot, max: u32 } = "slot {slot} is above the highest slot that nodes.max = {max} allows";

@@ -113,7 +113,7 @@ pub struct Once {
     /// The range key of its row: a digest of the action and of the key of the event.
     pub id: String,
     /// When the event was written, in epoch seconds.
-    pub told_at: i64,
+    pub written_at: i64,
     /// When the event may be written again, in epoch seconds.
     pub expires_at: i64,
 }
@@ -160,7 +160,7 @@ impl Event {
         let once = Once {
             subject: format!("{ONCE_PREFIX}{subject}"),
             id: format!("{:016x}", hasher.finish()),
-            told_at: now.as_epoch_s(),
+            written_at: now.as_epoch_s(),
             expires_at: (now + span).as_epoch_s(),
         };
         Self { once: Some(once), ..Self::of_change(subject, action, reason, now, keep) }

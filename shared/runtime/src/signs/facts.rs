@@ -5,7 +5,7 @@ use crate::observation::Observation;
 use crate::validation::InvalidRow;
 use model::action::{Describe, Plan};
 use model::cloud::CloudError;
-use model::control::{Control, Found};
+use model::control::{Control, ListReport};
 use model::events::Event;
 use model::explain::Explanation;
 use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
@@ -87,9 +87,9 @@ pub struct Facts<'a> {
     /// The handles that nodes were told to destroy long ago and still have.
     pub stuck: &'a [Handle],
     /// What poll-and-scale noted of EC2's list in its last run.
-    pub polled: Found,
+    pub polled: ListReport,
     /// What clean-stale-records noted of EC2's list in its last run.
-    pub cleaned: Found,
+    pub cleaned: ListReport,
     pub next: Next<'a>,
     /// The newest events of the cluster and of the functions.
     pub events: &'a [Event],
@@ -100,7 +100,7 @@ pub struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// The facts that the control table alone gives.
     pub fn new(control: &'a Control, now: Time) -> Self {
-        let found = |function: Function| control.runs.get(function.name).and_then(|run| run.found.clone());
+        let found = |function: Function| control.runs.get(function.name).and_then(|run| run.list.clone());
         Self {
             now,
             control,

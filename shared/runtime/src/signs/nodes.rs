@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};
 use super::say::{one_line, rough, several, when};
-use model::control::Found;
+use model::control::ListReport;
 use model::ids::Slot;
 use model::node::Reached;
 use model::time::{Span, Time};
@@ -191,7 +191,7 @@ pub(super) fn unlisted_in_all(facts: &Facts<'_>) -> Vec<Raised> {
 }
 
 /// Two runs found it if it lasts for this long.
-fn unlisted_of(found: &Found, two_runs: Span, now: Time) -> Vec<Raised> {
+fn unlisted_of(found: &ListReport, two_runs: Span, now: Time) -> Vec<Raised> {
     let since = found.unlisted_since_at.filter(|_| found.unlisted > 0);
     let Some(span) = since.map(|since| now.since(since)).filter(|span| *span >= two_runs) else { return Vec::new() };
     let (unlisted, named) = (found.unlisted, several(found.named, "instance"));

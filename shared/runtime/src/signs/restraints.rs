@@ -86,8 +86,9 @@ pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
         Raised::new("row", SignLevel::Wrong, one_line(&format!("{subject}: {why}")), to_do)
     };
     let level = |is_known| if is_known { SignLevel::Wrong } else { SignLevel::Caution };
-    let entry =
-        |entry: &UnreadableEntry| Raised::new("row", level(entry.is_known), one_line(&entry.to_string()), CORRECT);
+    let entry = |entry: &UnreadableEntry| {
+        Raised::new("row", level(entry.is_of_this_version), one_line(&entry.to_string()), CORRECT)
+    };
     others.chain(rows).map(raise).chain(facts.control.unreadable.iter().map(entry)).collect()
 }
 

@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The rows that one request is answered with.
 #[derive(Clone, Debug)]
-pub(crate) struct Answered(Arc<Reader>);
+pub(crate) struct Answered(Arc<RowParser>);
 
-struct Reader {
+struct RowParser {
     /// How the SDK reads an answer.
     sdk: Option<FrozenLayer>,
     /// What the SDK returns for an answer without rows.
@@ -31,15 +31,15 @@ struct Reader {
     rows: Mutex<Option<Vec<Row>>>,
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for RowParser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reader")
+        f.write_str("RowParser")
     }
 }
 
 impl Answered {
     pub(crate) fn new(operation: &impl RuntimePlugin, output: fn(Option<Item>) -> Output) -> Self {
-        Self(Arc::new(Reader { sdk: operation.config(), output, rows: Mutex::default() }))
+        Self(Arc::new(RowParser { sdk: operation.config(), output, rows: Mutex::default() }))
     }
 
     /// The rows of the answer. `by_sdk` has the rows that the SDK read, if it read the answer.

@@ -6,7 +6,6 @@
 
 pub(crate) mod answered;
 pub(crate) mod compressed;
-pub(crate) mod de;
 #[cfg(test)]
 pub(crate) mod defaults;
 pub(crate) mod end;
@@ -20,18 +19,17 @@ use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
-use json::{attribute, plain};
+use json::{attribute, plain, to_json};
 use model::announced::AnnouncedRow;
-use model::control::CatalogueRow;
-use model::control::{ControlKey, EntryRow, PolicyRow, RunRow};
+use model::control::{CatalogueRow, ControlKey, EntryRow, PolicyRow, RunRow};
 use model::events::{Event, Once};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
 use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// Counts that are 0 when they are absent.
@@ -108,63 +106,24 @@ fn is_nothing(value: &AttributeValue) -> bool {
 }
 
 /// A type that a row can be read as.
-pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {
-    /// How the row contradicts itself, although each attribute can be read. Such a row counts as one that cannot be
-    /// read: another program wrote it, and acting on it would fail again and again, or need unbounded memory.
-    fn contradiction(&self) -> Option<String> {
-        None
-    }
-}
+pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
 
 macro_rules! readable {
     ($($t:ty),*) => { $(impl Readable for $t {})* };
 }
-readable!(Value, NodeRecord, JobSummary, AllocSummary, Handle, Event);
+readable!(Value, NodeRecord, Job, JobSummary, Alloc, AllocSummary, Handle, Event);
 readable!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
-impl Readable for Job {
-    fn contradiction(&self) -> Option<String> {
-        Self::contradiction(self)
-    }
-}
-
-impl Readable for Alloc {
-    fn contradiction(&self) -> Option<String> {
-        Self::contradiction(self)
-    }
-}
-
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
-    row.read_as(|| match row.raw().and_then(|raw| from_raw(table, raw)) {
-        Some(read) => Ok(read),
-        None => from_item(table, row),
-    })
-}
-
-/// Reads a record from the text of a row. `None` if the row may be wrong: [`from_item`] then says why.
-fn from_raw<R: Readable>(table: Table, row: &str) -> Option<R> {
-    if table == Table::Handles && !raw::read::<HashMap<String, IgnoredAny>>(row)?.contains_key("due") {
-        return None;
-    }
-    raw::read(row).filter(|read| R::contradiction(read).is_none())
+    // If its text cannot be read, the row may be wrong: `from_item` then says why.
+    row.read_as(|| row.raw().and_then(raw::read).map_or_else(|| from_item(table, row), Ok))
 }
 
 pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
-    // No list of due handles would ever show such a row.
-    if table == Table::Handles && !item.contains_key("due") {
-        let (table, key, detail) = (table.suffix(), key_text(table, item), "attribute `due` is missing".to_owned());
-        return Err(DbError::Corrupt { table, key, detail });
-    }
-    let corrupt = |detail| DbError::Corrupt { table: table.suffix(), key: key_text(table, item), detail };
-    let texts: HashMap<&str, AttributeValue> =
-        item.iter().filter_map(|(name, value)| Some((name.as_str(), s(compressed::text(value)?)))).collect();
-    let as_text = |(name, value)| (name, texts.get(name).unwrap_or(value));
-    let read = R::deserialize(de::attributes(item.iter().map(|(k, v)| (k.as_str(), v)).map(as_text)));
-    let read = read.map_err(|e| corrupt(e.to_string()))?;
-    match R::contradiction(&read) {
-        None => Ok(read),
-        Some(detail) => Err(corrupt(detail)),
-    }
+    serde_json::from_value(to_json(item)).map_err(|error| {
+        let (table, key) = (table.suffix(), key_text(table, item));
+        DbError::Corrupt { table, key, detail: error.to_string() }
+    })
 }
 
 pub(crate) fn key_text(table: Table, item: &Item) -> String {
@@ -187,10 +146,6 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync {
     const INDEXED: &'static [&'static str] = &[];
     /// Adds the attributes that follow from the record, for an index or for the table's stream.
     fn index(&self, _item: &mut Item) {}
-    /// Whether reading has dropped what the row says, so that the next write must put the whole row.
-    fn is_blank(&self) -> bool {
-        false
-    }
 }
 
 /// The methods of the version, for a record that keeps it in this field.
@@ -226,7 +181,7 @@ impl Record for Job {
         item.insert("tail".into(), s(tail(id)));
         item.extend(self.summary.name.as_ref().map(|name| ("named".to_owned(), s(named(name, id)))));
         let (queue, rank) = match (self.summary.state, self.finished_at) {
-            (JobState::Queued, _) if self.summary.follows() => (HELD, self.summary.rank()),
+            (JobState::Queued, _) if self.summary.follows() => (FOLLOWING, self.summary.rank()),
             (JobState::Queued, _) => (queued(id), self.summary.rank()),
             (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.summary.rank()),
             (state, Some(at)) => match End::of(state) {
@@ -271,7 +226,7 @@ pub(crate) const QUEUED: [&str; 9] =
 
 /// The value of `queue` that a job has while it follows others. A run reads these jobs separately, so that they take no
 /// room in its part of the queue.
-pub(crate) const HELD: &str = "held";
+pub(crate) const FOLLOWING: &str = "held";
 
 /// The value of `queue` for a waiting job. It follows from the id, so every version of the row has the same one.
 fn queued(id: JobId) -> &'static str {
@@ -295,26 +250,17 @@ impl Record for Alloc {
 }
 
 macro_rules! control_record {
-    ($($t:ty: $is_blank:expr),*) => {$(
+    ($($t:ty),*) => {$(
         impl Record for $t {
             const TABLE: Table = Table::Control;
             fn key(&self) -> Key {
                 Key::hash(Table::Control, s(&self.key))
             }
             versioned!(version);
-            fn is_blank(&self) -> bool {
-                $is_blank(self)
-            }
         }
     )*};
 }
-control_record!(
-    EntryRow: Self::is_blank,
-    RunRow: Self::is_blank,
-    PolicyRow: |_: &Self| false,
-    AnnouncedRow: |_: &Self| false,
-    CatalogueRow: |_: &Self| false
-);
+control_record!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
 pub fn control_key(key: &ControlKey) -> Key {
     Key::hash(Table::Control, s(key))
@@ -345,7 +291,7 @@ pub(crate) fn once_write(once: &Once) -> Write {
     ];
     let key = Key { table: Table::Events, hash: s(&once.subject), range: Some(s(&once.id)) };
     // An expired row counts as absent: DynamoDB deletes it some time after `expires_at`.
-    let is_over = Cond::Any(vec![Cond::Absent("id"), Cond::Lt("expires_at", n(once.told_at.saturating_add(1)))]);
+    let is_over = Cond::Any(vec![Cond::Absent("id"), Cond::Lt("expires_at", n(once.written_at.saturating_add(1)))]);
     Write { key, when: vec![is_over], effect: Effect::Put(Item::from(item)) }
 }
 
@@ -382,10 +328,6 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
             let hash = R::TABLE.definition().key.hash.name;
             Write { key, when: vec![Cond::Absent(hash)], effect: Effect::Put(row(&after)) }
         }
-        // A wrong clock wrote the content of the row, so reading has dropped it.
-        Some(before) if before.is_blank() => {
-            Write { key, when: vec![as_read(before)], effect: Effect::Put(row(&after)) }
-        }
         Some(before) => {
             // A record does not show whether its row has the attributes of the index. So each write sets or removes them.
             let mut as_read_row = row(before);
@@ -394,20 +336,6 @@ pub fn change<R: Record>(before: Option<&R>, after: &R) -> (Write, R) {
         }
     };
     (write, after)
-}
-
-/// Whether the index of the queue shows this row as the state of its job demands.
-pub(crate) fn is_indexed(row: &Item, job: &Job) -> bool {
-    let mut demanded = Item::new();
-    job.index(&mut demanded);
-    let is_queue = |found: Option<&AttributeValue>| {
-        // A program that puts jobs itself may write the first value.
-        found == demanded.get("queue")
-            || (job.summary.state == JobState::Queued
-                && !job.summary.follows()
-                && found.and_then(|v| v.as_s().ok()) == QUEUED.first().map(ToString::to_string).as_ref())
-    };
-    is_queue(row.get("queue")) && ["rank", "tail", "named"].iter().all(|name| row.get(*name) == demanded.get(*name))
 }
 
 /// The condition that a record is as it was read.
@@ -517,7 +445,6 @@ mod tests {
         let item = row(&rejected);
         assert!(End::Failed.values().contains(&item["queue"].as_s().unwrap().as_str()), "{item:?}");
         assert_eq!(ended_at(&item), Some(at(7)));
-        assert!(is_indexed(&item, &rejected));
     }
 
     #[test]

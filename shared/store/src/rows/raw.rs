@@ -1,10 +1,9 @@
 //! Rows as the database sends them: JSON in which each value names its type, as in `{"slot":{"N":"3"}}`.
 //!
 //! Guarantees: a record is read from the text of its row, with no map in between: a run on 10,000 nodes needs two fifths of the
-//! CPU that way. What it reads is what [`crate::rows::de`] reads from the attributes of the same row.
+//! CPU that way. What it reads is what [`super::json`] reads from the attributes of the same row.
 //! Does not: read null, binary values and escaped names, or say why a row cannot be read. The caller then uses the attributes.
 
-use super::de;
 use crate::write::Item;
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -29,7 +28,7 @@ pub(crate) struct RawAnswer {
 pub(crate) fn answer(answer: &[u8]) -> Option<RawAnswer> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Answer<'a> {
+    struct AnswerBody<'a> {
         #[serde(borrow, default)]
         items: Vec<&'a RawValue>,
         #[serde(borrow)]
@@ -37,7 +36,7 @@ pub(crate) fn answer(answer: &[u8]) -> Option<RawAnswer> {
         #[serde(borrow)]
         last_evaluated_key: Option<&'a RawValue>,
     }
-    let answer: Answer<'_> = serde_json::from_slice(answer).ok()?;
+    let answer: AnswerBody<'_> = serde_json::from_slice(answer).ok()?;
     let next = match answer.last_evaluated_key {
         Some(key) => Some(item(key.get())?),
         None => None,
@@ -50,6 +49,19 @@ pub(crate) fn answer(answer: &[u8]) -> Option<RawAnswer> {
 pub(crate) fn read<R: DeserializeOwned>(row: &str) -> Option<R> {
     let mut text = serde_json::Deserializer::from_str(row);
     R::deserialize(Attributes(&mut text)).ok()
+}
+
+/// Reads the text of a number.
+fn number<'de, V: Visitor<'de>, E: serde::de::Error>(text: &'de str, visitor: V) -> Result<V::Value, E> {
+    if let Ok(whole) = text.parse::<u64>() {
+        visitor.visit_u64(whole)
+    } else if let Ok(whole) = text.parse::<i64>() {
+        visitor.visit_i64(whole)
+    } else if let Ok(number) = text.parse::<f64>() {
+        visitor.visit_f64(number)
+    } else {
+        visitor.visit_borrowed_str(text)
+    }
 }
 
 /// The attributes of a row. `None` if one of them has a type that DynamoDB does not have.
@@ -141,7 +153,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Number<D> {
     type Error = D::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        de::number(<&str>::deserialize(self.0)?, visitor)
+        number(<&str>::deserialize(self.0)?, visitor)
     }
 
     any_is_all! { option newtype_struct enum }
@@ -241,7 +253,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ByType<V> {
                 // The model stores an enum as text: the word of its variant.
                 BorrowedStrDeserializer::new(object.next_value()?).deserialize_enum(name, variants, visitor)
             }
-            ("N", _) => de::number(object.next_value()?, visitor),
+            ("N", _) => number(object.next_value()?, visitor),
             ("S" | "BOOL" | "SS", _) => object.next_value_seed(AsSent(visitor)),
             ("M" | "L", _) => object.next_value_seed(AsSent(OfAttributes(visitor))),
             ("NS", _) => object.next_value_seed(AsSent(OfNumbers(visitor))),

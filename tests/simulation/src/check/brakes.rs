@@ -300,11 +300,7 @@ impl Check {
 fn source_of(caller: &Caller) -> String {
     match &caller.kind {
         Kind::Run(function) => (*function).to_owned(),
-        Kind::Node { node, body, .. } => {
-            let report: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-            let part = report.pointer("/part/no").map(|no| format!("#{no}")).unwrap_or_default();
-            format!("{node}{part}")
-        }
+        Kind::Node { node, .. } => node.to_string(),
         Kind::Operator => String::new(),
     }
 }

@@ -33,7 +33,7 @@ fn could_know(caller: &Caller, at: Time) -> bool {
 }
 
 /// When the limit of this row began: for a refusal, its wait before its end.
-fn told_at(row: &store::Row) -> Option<Time> {
+fn written_at(row: &store::Row) -> Option<Time> {
     let refused_at = || Some(time(row, "until_at")? - Span::from_s(number(row, "wait_s")?));
     if text(row, "key") == Some("boot_failures") { time(row, "since_at") } else { refused_at() }
 }
@@ -111,7 +111,7 @@ impl Check {
         let version = policy.and_then(|p| number(p, "version"));
         for row in model.rows(Table::Control).filter(|row| !self.is_row_spoiled(Table::Control, row)) {
             let Some(key) = text(row, "key") else { continue };
-            let known = told_at(row).is_some_and(|at| could_know(caller, at));
+            let known = written_at(row).is_some_and(|at| could_know(caller, at));
             let holds = time(row, "until_at").is_some_and(|until| now + SLACK < until);
             let of_this_policy = number(row, "policy_version").is_none_or(|of| Some(of) == version);
             if known
@@ -135,7 +135,7 @@ impl Check {
         if super::WRITES_FAIL.iter().any(|fault| self.core.scenario.chance(*fault) > 0.0) {
             return;
         }
-        for (key, told_at) in caller.refusals() {
+        for (key, written_at) in caller.refusals() {
             let Ok(control) = key.parse() else { continue };
             if self.is_spoiled(&control_key(&control)) {
                 continue;
@@ -143,10 +143,10 @@ impl Check {
             let row = model.get(&control_key(&control)).cloned();
             let of = |name| row.as_deref().and_then(|row| time(row, name));
             // The limit by a quota may have ended by now, because something terminated. Then the row says when it ended.
-            let lasts = of("until_at").is_some_and(|until| until > told_at + SLACK);
-            let noted = !key.starts_with("limit#short#") && of("until_at").is_some_and(|at| at + SLACK >= told_at);
+            let lasts = of("until_at").is_some_and(|until| until > written_at + SLACK);
+            let noted = !key.starts_with("limit#short#") && of("until_at").is_some_and(|at| at + SLACK >= written_at);
             if !lasts && !noted {
-                let what = format!("{} was told at {told_at} of {key}: {row:?}", caller.name());
+                let what = format!("{} was told at {written_at} of {key}: {row:?}", caller.name());
                 self.broken("invariant_a_refusal_is_remembered", what);
             }
         }
@@ -179,7 +179,7 @@ impl Check {
         let recent = time(row, "until_at").is_some_and(|until| until <= now && now - AGAIN + RUN < until);
         // The check applies only if the run could have read the shortage.
         let success = time(row, "until_at").filter(|_| row.contains_key("count"));
-        let refused = told_at(row).filter(|_| success.is_none());
+        let refused = written_at(row).filter(|_| success.is_none());
         let known = refused.into_iter().chain(success).all(|at| could_know(caller, at));
         let n = caller.takes(shortage);
         let most = count(row, "count").max(1);

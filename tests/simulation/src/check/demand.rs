@@ -1,9 +1,9 @@
 //! The invariants of launches for work, and of rejected jobs.
 
 use super::brakes::MOVED;
-use super::jobs::is_held;
 use super::{Check, INDEX, RUN, SLACK, count, is_of_market, node_id, refuses, text, time, usable_gpus};
 use crate::caller::{Caller, Kind, may_be_about};
+use crate::check::jobs::is_held;
 use crate::core::lock;
 use crate::database::Model;
 use crate::world::STEADY;
@@ -89,7 +89,7 @@ impl Check {
         let queued = model.rows(Table::Jobs).filter(|r| text(r, "state") == Some("queued") && !is_held(r));
         let first = queued.min_by_key(|r| text(r, "rank").map(ToOwned::to_owned));
         // A job of an array may have to wait for the end of another job.
-        let waits = first.filter(|r| super::jobs::job_id(r) == Some(job) && !r.contains_key("array_limit"));
+        let waits = first.filter(|r| crate::check::jobs::job_id(r) == Some(job) && !r.contains_key("array_limit"));
         if let (Some(job), Some("ready")) = (waits, text(before, "status")) {
             self.broken("invariant_nothing_is_launched_in_vain", format!("{before:?} was for {job:?}"));
         }

@@ -4,8 +4,8 @@
 //! Does not: count anything in other worlds, or judge.
 
 use super::demand::decimal;
-use super::jobs::job_id;
 use super::{Check, is_ended, slot, text};
+use crate::check::jobs::job_id;
 use crate::core::lock;
 use crate::database::Change;
 use crate::replay::measured::Measured;

@@ -8,7 +8,6 @@
 //! Does not: check anything beyond the rules.
 
 mod allocs;
-mod arrays;
 mod brakes;
 pub mod cloud;
 mod demand;
@@ -21,8 +20,6 @@ mod jobs;
 mod ledger;
 mod left;
 mod nodes;
-mod packs;
-mod retries;
 mod row;
 mod shutdown;
 mod starts;
@@ -131,7 +128,7 @@ struct Seen {
     /// The cause that a node saw for each end of a process.
     exits: HashMap<(NodeId, AllocId), EndCause>,
     /// How elements of packs ended.
-    elements_ran: HashMap<JobId, packs::Ran>,
+    elements_ran: HashMap<JobId, jobs::packs::Ran>,
     /// When each alloc was told to stop.
     stopped_at: HashMap<AllocId, Time>,
     /// For each drained node, when its current deadline was set.
@@ -141,7 +138,7 @@ struct Seen {
     /// The unknown allocs of which a complete report said that they are not on their node.
     absent: BTreeSet<AllocId>,
     /// For each job of an array that is there: who placed it, and when.
-    placed: HashMap<JobId, arrays::Placed>,
+    placed: HashMap<JobId, jobs::arrays::Placed>,
     /// The array that has far fewer jobs placed than its limit although more could run, and since when.
     array_waits: Option<(u128, Time)>,
     /// For each brake: its rows before the last writes, who wrote, and when.

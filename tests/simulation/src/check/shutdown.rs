@@ -1,10 +1,10 @@
 //! The invariants of shutdowns: every shutdown has one of the allowed reasons.
 
-use super::jobs::is_held;
 use super::{
     Check, RUN, SLACK, count, is_ended, is_of_market, is_true, node_id, refuses, set, text, time, usable_gpus,
 };
 use crate::caller::{Caller, Kind, covers};
+use crate::check::jobs::is_held;
 use crate::core::lock;
 use crate::database::Model;
 use model::ids::{AllocId, JobId};
@@ -185,7 +185,7 @@ impl Check {
             }
             Why::Down => since("last_ping_at", policy.shutdown.down_after_s) && self.window(policy, before),
             Why::Idle => {
-                let seen = count(before, "idle_seen") >= i64::from(policy.idle.confirmations);
+                let seen = count(before, "idle_runs") >= i64::from(policy.idle.confirmations);
                 let ready = text(before, "status") == Some("ready");
                 let window = refuses(before) || self.window(policy, before);
                 let idle = since("idle_since_at", policy.idle.timeout_s) && seen && window;

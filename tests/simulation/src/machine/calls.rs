@@ -6,10 +6,10 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{
-    AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReport, HandleReportAnswer, HeartbeatAnswer,
-    JobCredentials, ReportedHandle,
+    AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReportAnswer, HeartbeatAnswer, JobCredentials,
+    ReportedHandle,
 };
-use nodekeeper_agent::protocol::{HandleList, HandleRound};
+use nodekeeper_agent::protocol::HandleList;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -206,29 +206,13 @@ impl Machine {
             self.protocol.report_handles_again();
         }
         self.handles_at = self.later(30, 60);
-        // Parts are small, so that few handles make several parts.
-        let most = usize::try_from(self.core.between(1, 8)).unwrap_or(8);
-        let Some(mut round) = self.protocol.handle_round(as_of, list, most) else { return };
+        let Some(round) = self.protocol.handle_round(as_of, list) else { return };
         self.reported_handles_at = self.core.now();
-        while let Some(report) = self.protocol.handle_report(&mut round) {
-            self.save();
-            if !self.report_part(&mut round, &report, &labels).await {
-                return;
-            }
-        }
-        self.protocol.end_handle_round(&round);
-    }
-
-    /// Reports one part. Returns whether the next part may be reported.
-    async fn report_part(
-        &mut self,
-        round: &mut HandleRound,
-        report: &HandleReport,
-        labels: &BTreeMap<String, String>,
-    ) -> bool {
-        match self.post::<HandleReportAnswer>("handles", report).await {
+        let Some(report) = self.protocol.handle_report(&round) else { return };
+        self.save();
+        match self.post::<HandleReportAnswer>("handles", &report).await {
             Answer::Told(answer) => {
-                round.answered(&answer);
+                self.protocol.end_handle_round(&round, &answer);
                 let next = self.core.now() + Span::from_ms((answer.next_report_s * 1000.0) as i64);
                 self.handles_at = self.handles_at.min(next);
                 let mut destroyed = false;
@@ -242,7 +226,6 @@ impl Machine {
                 if destroyed || answer.left > 0 {
                     self.handles_at = self.handles_at.min(self.later(0, 1));
                 }
-                return true;
             }
             Answer::Refused(ErrorCode::WrongIncarnation) => {
                 self.protocol.register_anew();
@@ -250,15 +233,8 @@ impl Machine {
                 self.heartbeat_at = self.core.now();
                 self.handles_at = self.later(5, 20);
             }
-            Answer::Refused(_) => self.handles_at = self.later(5, 30),
-            // One part without an answer does not keep the other parts from being sent.
-            Answer::Nothing => {
-                round.failed();
-                self.handles_at = self.later(5, 30);
-                return true;
-            }
+            Answer::Refused(_) | Answer::Nothing => self.handles_at = self.later(5, 30),
         }
-        false
     }
 
     fn destroy(&mut self, handle: &str) -> bool {

@@ -5,7 +5,7 @@
 //! Does not: end anything.
 
 use super::Process;
-use model::elements::{Outcome, Told};
+use model::elements::{ElementReport, Outcome};
 use model::files::Form;
 use model::ids::AllocId;
 use model::ranges::Ranges;
@@ -25,8 +25,8 @@ impl Process {
     }
 
     /// The results of the elements until now. An end after the order to stop does not count.
-    pub(super) fn told(&self, id: AllocId, now: Time) -> Told {
-        let mut told = Told::default();
+    pub(super) fn told(&self, id: AllocId, now: Time) -> ElementReport {
+        let mut told = ElementReport::default();
         let (mut succeeded, mut failed) = (Ranges::default(), Ranges::default());
         let until = if self.stopping { self.began.max(self.ends_at - Span::from_s(1)) } else { self.ends_at };
         for (_, element) in self.elements.iter().filter(|(at, _)| *at <= now.min(until)) {

@@ -23,7 +23,7 @@ use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
 use model::{EndCause, Ending};
 use nodekeeper_agent::protocol::{
-    Durable, Gpu, Holder, Identity, Lacking, LocalAlloc, Node as Protocol, Progress, Seen, Work, assign,
+    AllocProgress, Durable, Gpu, Holder, Identity, Lacking, LocalAlloc, MachineTask, Node as Protocol, Observed, assign,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -301,46 +301,46 @@ impl Machine {
     fn work(&mut self) {
         for work in self.protocol.work() {
             match work {
-                Work::Run(order) => self.start(&order),
-                Work::Stop(order, _) => self.stop(&order),
+                MachineTask::Run(order) => self.start(&order),
+                MachineTask::Stop(order, _) => self.stop(&order),
             }
         }
         self.write_ground();
     }
 
     /// The state of an alloc on this disk. `Pending` if it was never started here.
-    fn look(&mut self, id: AllocId) -> Seen {
+    fn look(&mut self, id: AllocId) -> Observed {
         if self.processes.contains_key(&id) {
-            return Seen::Running;
+            return Observed::Running;
         }
         if let Some(ended) = self.disk.ended.get(&id) {
-            return Seen::Ended(Box::new(ended.clone()));
+            return Observed::Ended(Box::new(ended.clone()));
         }
         if self.disk.started.get(&id).is_some_and(|(_, boot)| *boot != self.boot) {
-            return Seen::Gone;
+            return Observed::Gone;
         }
         if self.disk.started.contains_key(&id) {
             let ended = ended(EndCause::Lost { why: "its agent was killed".into() });
             self.end(id, ended.clone());
-            return Seen::Ended(Box::new(ended));
+            return Observed::Ended(Box::new(ended));
         }
-        Seen::Pending
+        Observed::Pending
     }
 
     fn start(&mut self, order: &AllocOrder) {
         let id = order.alloc_id;
         let seen = self.look(id);
-        if seen != Seen::Pending {
+        if seen != Observed::Pending {
             self.protocol.observe(id, seen);
             return;
         }
         let now = self.core.now();
-        if self.cannot_start(now, id) || self.protocol.refuses.told().is_some() {
+        if self.cannot_start(now, id) || self.protocol.refuses.reason().is_some() {
             // The agent waits for a while before it gives the alloc up. Here it gives up at once.
             let ended = ended(EndCause::NotStarted { why: "the disk is full".into() });
             self.disk.started.insert(id, (order.clone(), self.boot));
             self.end(id, ended.clone());
-            self.protocol.observe(id, Seen::Ended(Box::new(ended)));
+            self.protocol.observe(id, Observed::Ended(Box::new(ended)));
             return;
         }
         match assign(id, order.needs.gpus, &self.protocol.gpus, &self.holders()) {
@@ -351,7 +351,7 @@ impl Machine {
                 let ended = ended(EndCause::NotStarted { why });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
-                self.protocol.observe(id, Seen::Ended(Box::new(ended)));
+                self.protocol.observe(id, Observed::Ended(Box::new(ended)));
                 return;
             }
         }
@@ -385,7 +385,7 @@ impl Machine {
         // Some processes handle TERM and exit with 0.
         let told_code = if s % 2 == 0 { 0 } else { 143 };
         self.processes.insert(id, Process::new(order, now, s, cause, told_code));
-        self.protocol.observe(id, Seen::Running);
+        self.protocol.observe(id, Observed::Running);
         self.write_ground();
         self.check.started(&self.check.tables(), self.file.node_id, order);
     }
@@ -429,11 +429,11 @@ impl Machine {
             return;
         }
         let seen = match self.look(id) {
-            Seen::Pending => {
+            Observed::Pending => {
                 let ended = ended(EndCause::Stopped { why: "before it was started".into(), code: None });
                 self.disk.started.insert(id, (order.clone(), self.boot));
                 self.end(id, ended.clone());
-                Seen::Ended(Box::new(ended))
+                Observed::Ended(Box::new(ended))
             }
             seen => seen,
         };
@@ -447,7 +447,7 @@ impl Machine {
         for (id, process) in &self.processes {
             let told = process.told(*id, now);
             self.check.elements_ran(*id, &told);
-            self.protocol.observe_progress(*id, Progress { elements: told, ..Progress::default() });
+            self.protocol.observe_progress(*id, AllocProgress { elements: told, ..AllocProgress::default() });
         }
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());

@@ -255,7 +255,7 @@ impl World {
                 }
             }
         }
-        if let Ok(jobs) = self.store.queue().await {
+        if let Ok(jobs) = self.store.queue_listed(usize::MAX).await.map(|queue| queue.jobs) {
             for summary in jobs {
                 if let Ok(Some(job)) = self.store.job(summary.job_id).await
                     && job.work.command.get(1).is_some_and(|s| s == "forever")

@@ -130,7 +130,7 @@ impl Fleet {
     pub async fn hold_back(&self) {
         let store = self.store(&Account::owner());
         let before: BrakeEntry = store.entry(&ControlKey::Brake(BrakeKind::Missing)).await.unwrap();
-        let row = fixtures::held(BrakeKind::Missing, POLL_AND_SCALE.name, vec!["0-x".into()], self.now);
+        let row = fixtures::holding(BrakeKind::Missing, POLL_AND_SCALE.name, vec!["0-x".into()], self.now);
         let row = EntryRow { version: before.row().version, ..row };
         store.write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
     }

@@ -1,7 +1,7 @@
 //! The states: what each changes, and what must become of it.
 
 use super::town::Town;
-use crate::world::raw::{Item, item, m, n, s};
+use crate::world::raw::{Item, item, n, s};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, NodeId};
 
@@ -44,11 +44,6 @@ pub fn job_key(job: impl ToString) -> Item {
 
 pub fn alloc_key(alloc: AllocId) -> Item {
     item(&[("alloc_id", s(alloc))])
-}
-
-/// A time that no clock shows: thirty years ahead, in milliseconds.
-fn far(town: &Town) -> AttributeValue {
-    n(town.world.now().as_ms() + 30 * 365 * 86_400_000)
 }
 
 /// Makes the node report its handles again with its next heartbeat.
@@ -109,16 +104,6 @@ pub const STATES: &[State] = &[
         },
     },
     State {
-        name: "a lease ends in thirty years",
-        fate: Right(4),
-        edits: &|t| of_node(t, vec![("lease_expires_at", Some(far(t))), ("last_ping_at", Some(far(t)))]),
-    },
-    State {
-        name: "a claim of a launch ends in thirty years",
-        fate: Quarantine,
-        edits: &|t| of_node(t, vec![("launch_claim_until_at", Some(far(t)))]),
-    },
-    State {
         name: "a record lists an alloc that runs on another node",
         fate: Right(4),
         edits: &|t| {
@@ -127,29 +112,9 @@ pub const STATES: &[State] = &[
         },
     },
     State {
-        name: "a node is idle since in thirty years",
-        fate: Quarantine,
-        edits: &|t| of_node(t, vec![("idle_since_at", Some(far(t))), ("idle_seen", Some(n(2)))]),
-    },
-    State {
         name: "a machine is up for a million years",
         fate: Right(4),
         edits: &|t| of_node(t, vec![("uptime_ms", Some(n(31_536_000_000_000_000_u64)))]),
-    },
-    State {
-        name: "a report has a number beyond counting",
-        fate: Right(4),
-        edits: &|t| {
-            of_node(t, vec![("alloc_report_no", Some(n(1_u64 << 60))), ("handle_report_no", Some(n(1_u64 << 60)))])
-        },
-    },
-    State {
-        name: "a record says busy: false and refuses: null",
-        fate: Right(4),
-        edits: &|t| {
-            let nothing = Some(AttributeValue::Bool(false));
-            of_node(t, vec![("busy", nothing), ("refuses", Some(AttributeValue::Null(true)))])
-        },
     },
     State { name: "a record without gate_seq", fate: Quarantine, edits: &|t| of_node(t, vec![("gate_seq", None)]) },
     State {
@@ -169,34 +134,6 @@ pub const STATES: &[State] = &[
         edits: &|t| of_node(t, vec![("busy", Some(AttributeValue::Bool(true)))]),
     },
     // Jobs.
-    State {
-        name: "a placed job without its index attributes",
-        fate: Right(8),
-        edits: &|t| of_job(t, vec![("queue", None), ("rank", None)]),
-    },
-    State {
-        name: "a placed job in the index of the waiting ones",
-        fate: Right(8),
-        edits: &|t| of_job(t, vec![("queue", Some(s("queued#1")))]),
-    },
-    State {
-        name: "a placed job in the list of those that follow others",
-        fate: Right(8),
-        edits: &|t| of_job(t, vec![("queue", Some(s("held")))]),
-    },
-    State {
-        name: "a job follows itself",
-        fate: Quarantine,
-        edits: &|t| {
-            let itself = [(t.broken.job.to_string(), s("success"))].into();
-            of_job(t, vec![("after", Some(AttributeValue::M(itself)))])
-        },
-    },
-    State {
-        name: "a placed job with another rank",
-        fate: Right(8),
-        edits: &|t| of_job(t, vec![("rank", Some(s("x")))]),
-    },
     State { name: "a placed job lists no alloc", fate: Right(60), edits: &|t| of_job(t, vec![("allocs", None)]) },
     State {
         name: "a placed job lists an alloc without a row",
@@ -220,16 +157,6 @@ pub const STATES: &[State] = &[
             ];
             of_job(t, ended)
         },
-    },
-    State {
-        name: "a job of no nodes",
-        fate: Quarantine,
-        edits: &|t| of_job(t, vec![("needs", Some(m(&[("nodes", n(0))])))]),
-    },
-    State {
-        name: "a job names a cache twice",
-        fate: Quarantine,
-        edits: &|t| of_job(t, vec![("work", Some(m(&[("caches", AttributeValue::L(vec![s("a"), s("a")]))])))]),
     },
     State {
         name: "a job in an unknown state",
@@ -267,11 +194,6 @@ pub const STATES: &[State] = &[
         fate: Quarantine,
         edits: &|t| of_alloc(t, vec![("client", Some(s("bored")))]),
     },
-    State {
-        name: "an alloc is unknown since in thirty years",
-        fate: Quarantine,
-        edits: &|t| of_alloc(t, vec![("unknown_since_at", Some(far(t)))]),
-    },
     State { name: "an alloc without desired", fate: Quarantine, edits: &|t| of_alloc(t, vec![("desired", None)]) },
     // Handles.
     State {
@@ -280,60 +202,11 @@ pub const STATES: &[State] = &[
         edits: &|t| of_handle(t, vec![("state", Some(s("destroying")))]),
     },
     State {
-        name: "a handle says keep: false and missing_seen_at: null",
-        fate: Right(4),
-        edits: &|t| {
-            let nothing = AttributeValue::Null(true);
-            let values = vec![("keep", Some(AttributeValue::Bool(false))), ("missing_seen_at", Some(nothing))];
-            of_handle(t, values)
-        },
-    },
-    State {
-        name: "a handle is looked at in thirty years",
-        fate: Right(20),
-        edits: &|t| of_handle(t, vec![("due_at", Some(far(t)))]),
-    },
-    State { name: "a handle without due", fate: Quarantine, edits: &|t| of_handle(t, vec![("due", None)]) },
-    State {
         name: "a handle of an unknown kind",
         fate: Quarantine,
         edits: &|t| of_handle(t, vec![("kind", Some(s("dream")))]),
     },
     // Control.
-    State {
-        name: "the last run began in thirty years",
-        fate: Right(2),
-        edits: &|t| entry(&[("key", s("last_run")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))]),
-    },
-    State {
-        name: "clean-stale-records succeeds in thirty years",
-        fate: Right(8),
-        edits: &|t| {
-            let row = [("key", s("run#clean-stale-records")), ("version", n(9))];
-            let times = [("started_at", far(t)), ("last_success_at", far(t))];
-            entry(&[row, times].concat())
-        },
-    },
-    State {
-        name: "a limit of the account until in thirty years",
-        fate: Right(8),
-        edits: &|t| {
-            entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("since_at", far(t)), ("until_at", far(t))])
-        },
-    },
-    State {
-        name: "a brake holds until in thirty years",
-        fate: Right(8),
-        edits: &|t| {
-            let row = [("key", s("brake#leases")), ("version", n(9)), ("count", n(7))];
-            entry(&[&row[..], &[("since_at", far(t)), ("until_at", far(t))]].concat())
-        },
-    },
-    State {
-        name: "heartbeats were taken in thirty years",
-        fate: Right(20),
-        edits: &|t| entry(&[("key", s("ingest")), ("version", n(9)), ("since_at", far(t)), ("count", n(1))]),
-    },
     State {
         name: "the place in the jobs table is behind its end",
         fate: Right(8),
@@ -358,20 +231,6 @@ pub const STATES: &[State] = &[
         edits: &|_| {
             let place = |key| item(&[("key", s(key)), ("version", n(1)), ("message", s("")), ("count", n(4))]);
             ["jobs_place", "queue_place", "after_place"].map(|key| Put("control", place(key))).into()
-        },
-    },
-    State {
-        name: "the account's limit ends in thirty years and began never",
-        fate: Right(8),
-        edits: &|t| entry(&[("key", s("limit#quota#account")), ("version", n(9)), ("until_at", far(t))]),
-    },
-    State {
-        name: "a function fails since in thirty years",
-        fate: Right(8),
-        edits: &|t| {
-            let row = [("key", s("run#sweep-dispatch")), ("version", n(9))];
-            let times = [("started_at", n(t.world.now().as_ms())), ("failing_since_at", far(t))];
-            entry(&[row, times].concat())
         },
     },
     State {

@@ -18,7 +18,7 @@ use model::rng::Rng;
 use model::time::{Span, Time};
 use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
 use model::{Ending, HandleKind, Job, JobSpec};
-use nodekeeper_agent::protocol::{Durable, HandleList, Identity, Node as Protocol, Seen, Work};
+use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
@@ -78,9 +78,6 @@ enum Due {
 
 /// After this time, the agent reports its handles without a request.
 const AT_LEAST_EVERY_MS: i64 = 3_600_000;
-
-/// How many handles one part of a report has at most.
-const PART: usize = 1000;
 
 struct Node {
     file: NodeFile,
@@ -251,7 +248,7 @@ impl Fleet {
                     let log_tail = Some(printed());
                     let cause = model::EndCause::Exited { code: 0 };
                     let ended = Ending { log_tail, ..Ending::new(cause) };
-                    node.protocol.observe(alloc, Seen::Ended(Box::new(ended)));
+                    node.protocol.observe(alloc, Observed::Ended(Box::new(ended)));
                     f.report(id, node).await;
                 })
                 .await;
@@ -336,9 +333,9 @@ impl Fleet {
 
     fn work(&mut self, id: &str, node: &mut Node) {
         for work in node.protocol.work() {
-            let Work::Run(order) = work else { continue };
+            let MachineTask::Run(order) = work else { continue };
             node.handles.insert(order.alloc_id.to_string());
-            node.protocol.observe(order.alloc_id, Seen::Running);
+            node.protocol.observe(order.alloc_id, Observed::Running);
             if order.work.command.first().is_some_and(|c| c != "forever") {
                 self.due.insert((self.ms() + JOB_S * 1000, Due::Ends(id.to_owned(), order.alloc_id)));
             }
@@ -386,19 +383,18 @@ impl Fleet {
         if hour {
             node.protocol.report_handles_again();
         }
-        let Some(mut round) = node.protocol.handle_round(node.protocol.durable.as_of, list, PART) else {
+        let Some(round) = node.protocol.handle_round(node.protocol.durable.as_of, list) else {
             self.report_handles_in(id, node, node.look_ms);
             return;
         };
         node.reported_at = Some(self.ms());
-        let Some(report) = node.protocol.handle_report(&mut round) else { return };
+        let Some(report) = node.protocol.handle_report(&round) else { return };
         let event = Self::post(node, "handles", &report);
         let Reply::Http(response) = self.sweep.0.handle(event, self.clock()).await.unwrap() else { panic!("a run") };
         self.note(Kind::HandleReport, self.sweep.1.take());
         let answer: HandleReportAnswer = good(&response);
         let destroyed = answer.destroy.iter().filter(|h| node.handles.remove(*h)).count();
-        round.answered(&answer);
-        node.protocol.end_handle_round(&round);
+        node.protocol.end_handle_round(&round, &answer);
         let next_ms = (answer.next_report_s * 1000.0) as i64;
         node.look_ms = next_ms;
         self.report_handles_in(id, node, if destroyed > 0 { next_ms.min(CHANGE_MS) } else { next_ms });

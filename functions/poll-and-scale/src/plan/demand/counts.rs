@@ -6,7 +6,7 @@
 use super::super::needs::Room;
 use super::super::view::View;
 use super::prices::{Mix, is_within_cap};
-use model::catalogue::Part;
+use model::catalogue::CataloguePart;
 use model::policy::{Policy, Size};
 use model::reason::Reason;
 use model::{Life, NodeRecord, NodeState, Usd};
@@ -183,7 +183,9 @@ impl<'a> FleetCounts<'a> {
 fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
     let catalogue = &view.observed.policy.catalogue;
     let mut free: BTreeMap<&str, u32> = catalogue.reservations.iter().map(|(id, of)| (id.as_str(), of.free)).collect();
-    let Some(read_at) = catalogue.part(Part::Reservations).read_at.filter(|_| !free.is_empty()) else { return free };
+    let Some(read_at) = catalogue.part(CataloguePart::Reservations).read_at.filter(|_| !free.is_empty()) else {
+        return free;
+    };
     for (_, life) in view.lives().filter(|(_, life)| life.launch_claim_until_at >= read_at) {
         let reserved = life.offering.reservation.as_ref();
         if let Some(free) = reserved.and_then(|reserved| free.get_mut(reserved.id.as_str())) {

@@ -9,7 +9,7 @@ use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::want::{ServedQueue, never};
 use model::JobSummary;
-use model::after::{Verdict, judge};
+use model::after::{FollowState, judge};
 use model::explain::Explanation;
 use model::ids::JobId;
 use model::reason::Reason;
@@ -20,7 +20,7 @@ pub(super) struct Followers<'a> {
     /// Those that may be placed, with the jobs that they followed.
     free: BTreeMap<JobId, BTreeSet<JobId>>,
     /// The others, in the order of the queue.
-    following: Vec<(&'a JobSummary, Verdict)>,
+    following: Vec<(&'a JobSummary, FollowState)>,
 }
 
 impl<'a> Followers<'a> {
@@ -28,7 +28,7 @@ impl<'a> Followers<'a> {
         let (mut free, mut following) = (BTreeMap::new(), Vec::new());
         for job in view.observed.jobs.iter().filter(|job| job.follows()) {
             match judge(job, &view.observed.ends, view.now) {
-                Verdict::Free(ended) => _ = free.insert(job.job_id, ended),
+                FollowState::Free(ended) => _ = free.insert(job.job_id, ended),
                 verdict => following.push((job, verdict)),
             }
         }
@@ -55,8 +55,8 @@ impl<'a> Followers<'a> {
         let free = self.free.iter().filter(|(id, _)| !done.contains(id)).map(|(id, ended)| advance(*id, ended, 0));
         let held = self.following.iter().filter_map(|(job, verdict)| match (never(view, sizes, job), verdict) {
             (Some(reason), _) => Some((Action::Reject(job.job_id), reason)),
-            (None, Verdict::Never(reason)) => Some((Action::Reject(job.job_id), reason.clone())),
-            (None, Verdict::Waits(ended) | Verdict::Free(ended)) => {
+            (None, FollowState::Never(reason)) => Some((Action::Reject(job.job_id), reason.clone())),
+            (None, FollowState::Waits(ended) | FollowState::Free(ended)) => {
                 let left = job.after.len().saturating_sub(ended.len());
                 (!ended.is_empty()).then(|| advance(job.job_id, ended, left))
             }
@@ -67,7 +67,7 @@ impl<'a> Followers<'a> {
     /// Notes the reason for each job that still follows others.
     pub(super) fn explain(&self, explained: &mut Explanation) {
         for (job, verdict) in &self.following {
-            let Verdict::Waits(ended) = verdict else { continue };
+            let FollowState::Waits(ended) = verdict else { continue };
             let mut left = job.after.keys().filter(|id| !ended.contains(id));
             if let Some(next) = left.next() {
                 explained.waits(job, &[Reason::Follows { next: *next, left: 1 + left.count() }]);

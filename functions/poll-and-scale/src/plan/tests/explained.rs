@@ -266,7 +266,7 @@ fn every_idle_node_that_stays_says_why() {
     assert_eq!(window.stays(at(2521)), ["0: its shutdown window opens in 12 min"]);
     assert_eq!(window.stays(at(3241)), Vec::<String>::new());
     assert_eq!(window.count(at(3241), "shut_down"), 1);
-    let once = fixtures::ready(0).seen_by_run(Idleness::Idle, at(80)).unwrap();
+    let once = fixtures::ready(0).counted_by_run(Idleness::Idle, at(80)).unwrap();
     let unconfirmed = given(json!({})).node(once);
     assert_eq!(unconfirmed.stays(at(100)), ["0: idle, seen by 2 of the 2 runs that idle.confirmations asks for"]);
     let young = given(json!({})).node(idle_long(0));

@@ -114,7 +114,7 @@ impl Given {
 
 /// A ready node that has been idle since second 60, and that enough runs have seen idle.
 fn idle(n: u32) -> NodeRecord {
-    let seen = |r: NodeRecord, s| r.seen_by_run(Idleness::Idle, at(s)).unwrap();
+    let seen = |r: NodeRecord, s| r.counted_by_run(Idleness::Idle, at(s)).unwrap();
     seen(seen(fixtures::ready(n), 80), 90)
 }
 

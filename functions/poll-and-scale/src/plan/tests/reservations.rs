@@ -1,7 +1,7 @@
 //! Tests of the plan: capacity reservations.
 
 use super::*;
-use model::catalogue::{Catalogue, Part, PartState, Subnet};
+use model::catalogue::{Catalogue, CataloguePart, PartState, Subnet};
 use model::enums::ReservationKind;
 use model::reservation::{CapacityReservation, Reserved};
 use model::{Market, MarketNeed, Offering};
@@ -29,7 +29,7 @@ fn reserved(policy: Value, reservations: &[(&str, CapacityReservation)]) -> Give
     let catalogue = Catalogue {
         subnets: ["a", "b"].map(subnet).into(),
         reservations: reservations.iter().map(|(id, it)| ((*id).to_owned(), it.clone())).collect(),
-        parts: Part::ALL.into_iter().map(|part| (part, read.clone())).collect(),
+        parts: CataloguePart::ALL.into_iter().map(|part| (part, read.clone())).collect(),
         wanted: policy.catalogue_wanted(),
         ..Catalogue::default()
     };
@@ -210,7 +210,7 @@ fn a_reservation_is_over_when_ec2_says_so() {
     catalogue.reservations.clear();
     given.seen.policy = given.seen.policy.clone().with_catalogue(catalogue.clone());
     assert_eq!(given.actions(at(100)), ["drain slot#0"]);
-    catalogue.parts.remove(&Part::Reservations);
+    catalogue.parts.remove(&CataloguePart::Reservations);
     given.seen.policy = given.seen.policy.clone().with_catalogue(catalogue);
     assert_eq!(given.actions(at(100)), Vec::<String>::new());
 }

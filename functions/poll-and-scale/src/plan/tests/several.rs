@@ -1,7 +1,7 @@
 //! Tests of the plan: sizes of several instance types, and zones.
 
 use super::*;
-use model::catalogue::{Catalogue, Offered, Part, PartState, Subnet, TypeFacts};
+use model::catalogue::{Catalogue, CataloguePart, Offered, PartState, Subnet, TypeFacts};
 use model::control::{ControlKey, DemandNeed, EntryRow};
 use model::{Arch, Market, MarketNeed, Offering};
 
@@ -32,7 +32,7 @@ fn catalogue(policy: &Policy, types: &[Type<'_>], free: u32) -> Catalogue {
     Catalogue {
         types: types.iter().map(|of| (of.0.to_owned(), offered(of))).collect(),
         subnets: subnets.collect(),
-        parts: Part::ALL.into_iter().map(|part| (part, read.clone())).collect(),
+        parts: CataloguePart::ALL.into_iter().map(|part| (part, read.clone())).collect(),
         wanted: policy.catalogue_wanted(),
         ..Catalogue::default()
     }
@@ -168,7 +168,7 @@ fn jobs_wait_for_a_catalogue_that_is_not_there_and_are_rejected_by_one_that_is()
     assert!(waits.contains("not known: clean-stale-records asks EC2 in its next run"), "{waits}");
     assert!(!waits.contains("rejected"), "{waits}");
     let mut away = known.seen.policy.catalogue.as_ref().clone();
-    let part = away.parts.get_mut(&Part::Types).unwrap();
+    let part = away.parts.get_mut(&CataloguePart::Types).unwrap();
     (part.read_at, part.error) = (None, Some("AccessDenied".into()));
     missing.seen.policy = missing.seen.policy.clone().with_catalogue(away);
     let waits = said(&missing);

@@ -378,7 +378,7 @@ mod tests {
                 let inputs: Inputs = [("a".to_owned(), at.clone()), (name.to_owned(), inside.clone())].into();
                 let mut mistakes = Mistakes::default();
                 check(&inputs, &[], true, &mut mistakes);
-                assert_eq!(mistakes.found().is_none(), !(is_file && is_inside), "{text} and {name}");
+                assert_eq!(mistakes.into_list().is_none(), !(is_file && is_inside), "{text} and {name}");
             }
         }
     }

@@ -28,13 +28,11 @@ use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId};
 use crate::machine::MachineNeed;
-use crate::mistakes::{BadJob, Mistakes};
-use crate::names::MAX_NAME_CHARS;
-use crate::needs::{MAX_NODES, Needs};
+use crate::mistakes::BadJob;
+use crate::needs::Needs;
 use crate::node::Version;
-use crate::retry::{Follows, Retry, Verdict};
+use crate::retry::{Follows, Retry, RetryDecision};
 use crate::spec::JobSpec;
-use crate::spec::MAX_AFTER;
 use crate::standing::{Failures, Standing};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
@@ -328,7 +326,7 @@ impl Job {
     }
 
     /// What follows if an alloc of the job ends for this cause now. `None` for a success.
-    pub fn judge(&self, cause: &EndCause) -> Option<Verdict> {
+    pub fn judge(&self, cause: &EndCause) -> Option<RetryDecision> {
         let JobSummary { tries, needs, .. } = &self.summary;
         self.failure_policy.judge(cause, &tries.rule_uses, needs)
     }
@@ -369,27 +367,6 @@ impl Job {
         } else {
             self.queue(reason);
         }
-    }
-
-    /// What in a stored job cannot be carried out; `None` if nothing. Another program may have written the row without a check.
-    pub fn contradiction(&self) -> Option<String> {
-        let (summary, work) = (&self.summary, &self.work);
-        let nodes = summary.needs.nodes;
-        if !(1..=MAX_NODES).contains(&nodes) {
-            return Some(format!("it wants {nodes} nodes: 1 to {MAX_NODES} are possible"));
-        }
-        let follows = summary.after.len();
-        if follows > MAX_AFTER {
-            return Some(format!("it follows {follows} jobs: at most {MAX_AFTER} are possible"));
-        }
-        if summary.after.contains_key(&summary.job_id) {
-            return Some("it follows itself".to_owned());
-        }
-        let mut mistakes = Mistakes::default();
-        work.check_stored(&self.env, &mut mistakes);
-        let name_chars = summary.name.as_deref().map_or(0, |name| name.chars().count());
-        mistakes.require(name_chars <= MAX_NAME_CHARS, || format!("its name has {name_chars} characters"));
-        mistakes.found().map(|all| all.join("; "))
     }
 
     /// The work of its next alloc. Of a pack, only the elements that are left.

@@ -26,6 +26,6 @@ mod types;
 pub use reach::Reached;
 pub use transitions::{Idleness, NewLife};
 pub use types::{
-    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState,
-    NotPossible, Offering, ShuttingDown, Version,
+    ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible,
+    Offering, ShuttingDown, Version,
 };

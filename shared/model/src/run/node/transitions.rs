@@ -5,8 +5,8 @@
 //! Does not: write anything (the store does), or decide when a transition is due (the plans do).
 
 use super::{
-    Contact, InUse, LAUNCH_CLAIM, LONGEST_AHEAD, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible, Offering,
-    ShuttingDown, Version,
+    Contact, InUse, LAUNCH_CLAIM, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown,
+    Version,
 };
 use crate::alloc_ids::AllocIds;
 use crate::batch::Batch;
@@ -185,7 +185,7 @@ impl NodeRecord {
             gpus_sick: heartbeat.gpus_sick.as_deref().map(short_reason),
             reach: heartbeat.reach.clipped(),
             idle_since_at: None,
-            idle_seen: 0,
+            idle_runs: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
             // too. A node that has reported meanwhile is not.
             syncing_since_at: syncing.filter(|c| c.untaken.is_none()).and_then(|c| c.syncing_since_at).or(Some(now)),
@@ -210,10 +210,8 @@ impl NodeRecord {
         let mut reason = "";
         let refuses_since_at = self.refuses_since(heartbeat, now);
         let contact = new.contact_mut().ok_or_else(|| self.not_possible("heartbeat: it must register first"))?;
-        // A later time on the record stays, unless only a wrong clock can have written it.
-        let later = |known: Time, this: Time| if known > now + LONGEST_AHEAD { this } else { known.max(this) };
-        contact.last_ping_at = later(contact.last_ping_at, now);
-        contact.lease_expires_at = later(contact.lease_expires_at, lease_expires_at);
+        contact.last_ping_at = contact.last_ping_at.max(now);
+        contact.lease_expires_at = contact.lease_expires_at.max(lease_expires_at);
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(heartbeat.uptime_ms);
         if contact.busy != heartbeat.is_busy() {
             contact.busy = heartbeat.is_busy();
@@ -303,18 +301,18 @@ impl NodeRecord {
     }
 
     /// Counts a run that saw the node idle, or resets the count because the node is needed.
-    pub fn seen_by_run(&self, seen: Idleness, now: Time) -> Result<Self, NotPossible> {
+    pub fn counted_by_run(&self, seen: Idleness, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let NodeState::InUse(node) = &mut new.state else { return Err(self.not_possible("be idle")) };
-        let (idle_since_at, idle_seen, reason) = match seen {
+        let (idle_since_at, idle_runs, reason) = match seen {
             Idleness::Idle => {
                 let since = node.contact.idle_since_at.or(Some(now));
-                (since, node.contact.idle_seen.saturating_add(1), "idle")
+                (since, node.contact.idle_runs.saturating_add(1), "idle")
             }
             Idleness::Needed => (None, 0, "needed"),
         };
         node.contact.idle_since_at = idle_since_at;
-        node.contact.idle_seen = idle_seen;
+        node.contact.idle_runs = idle_runs;
         Ok(new.touched(now, reason))
     }
 

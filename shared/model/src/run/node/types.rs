@@ -24,9 +24,6 @@ pub const LAUNCH_CLAIM: Span = Span::from_s(60);
 /// Two observations that do not list an instance count only if they are at least this far apart.
 pub const ABSENCE_CONFIRM: Span = Span::from_s(60);
 
-/// A heartbeat, a lease or a claim of a launch that is further ahead than this was written by a wrong clock.
-pub const LONGEST_AHEAD: Span = Span::from_s(86_400);
-
 /// The longest uptime that is believed, in milliseconds: a hundred years. Only a person can have written a longer one.
 pub const LONGEST_UPTIME_MS: u64 = 100 * 366 * 86_400_000;
 
@@ -304,7 +301,7 @@ pub struct Contact {
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
-    pub idle_seen: u32,
+    pub idle_runs: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncing_since_at: Option<Time>,
     /// Which part of the complete report of a `syncing` node could not be taken: a row cannot be read, for instance. `None` if no such
@@ -316,7 +313,7 @@ pub struct Contact {
 impl Contact {
     /// Restarts the idle time: from `since_at`, or with no idle time if the node is not idle.
     pub(super) fn idle_from(&mut self, since_at: Option<Time>) {
-        (self.idle_since_at, self.idle_seen) = (since_at, 0);
+        (self.idle_since_at, self.idle_runs) = (since_at, 0);
     }
 }
 

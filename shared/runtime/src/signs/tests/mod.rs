@@ -83,7 +83,12 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
         ("strangers", CLEAN_STALE_RECORDS, |s| s.cleaned(1, 0, 0)),
         ("orphans", CLEAN_STALE_RECORDS, |s| s.cleaned(0, 1, 2)),
         ("brake", POLL_AND_SCALE, |s| {
-            s.control.put(fixtures::held(BrakeKind::Orphans, "clean-stale-records", vec!["i-1".into()], at(NOW - 1)));
+            s.control.put(fixtures::holding(
+                BrakeKind::Orphans,
+                "clean-stale-records",
+                vec!["i-1".into()],
+                at(NOW - 1),
+            ));
         }),
         ("row", POLL_AND_SCALE, |s| s.rows = vec![invalid_row(Table::Nodes, "a row cannot be read")]),
         ("row", CLEAN_STALE_RECORDS, |s| s.rows = vec![invalid_row(Table::Jobs, "a row cannot be read")]),

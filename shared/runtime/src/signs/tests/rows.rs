@@ -3,7 +3,7 @@
 pub(super) use super::state::Change;
 use super::state::{NOW, Row, State, awaits_gpus, gpus, heard, invalid_row, reaches, row};
 use crate::signs::SignLevel;
-use model::catalogue::{Catalogue, Part, PartState};
+use model::catalogue::{Catalogue, CataloguePart, PartState};
 use model::cloud::CloudError;
 use model::control::{EntryRow, UnreadableEntry};
 use model::events::Subject;
@@ -337,10 +337,10 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("brake", Wrong),
-        |s| s.control.put(fixtures::held(BrakeKind::Missing, "poll-and-scale", vec!["i-1".into()], at(NOW - 1))),
+        |s| s.control.put(fixtures::holding(BrakeKind::Missing, "poll-and-scale", vec!["i-1".into()], at(NOW - 1))),
         &["brake#missing held back: many", "nodekeeper release missing"],
         (|_| (), Well),
-        |s| s.control.put(fixtures::held(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
+        |s| s.control.put(fixtures::holding(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
     ),
     row(
         ("brake", Caution),
@@ -448,24 +448,24 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("offers", Wrong),
-        |s| s.offers(|c| *part(c, Part::Types) = away(None)),
+        |s| s.offers(|c| *part(c, CataloguePart::Types) = away(None)),
         &["the instance types cannot be read, and were never read: AccessDenied"],
-        (|s| s.offers(|c| *part(c, Part::Types) = away(Some(NOW - 90_000))), Caution),
+        (|s| s.offers(|c| *part(c, CataloguePart::Types) = away(Some(NOW - 90_000))), Caution),
         |s| s.offers(|_| ()),
     ),
     // What is bought does not depend on what is known of the subnets.
     row(
         ("offers", Caution),
-        |s| s.offers(|c| *part(c, Part::Subnets) = away(None)),
+        |s| s.offers(|c| *part(c, CataloguePart::Subnets) = away(None)),
         &["the subnets cannot be read, and were never read: AccessDenied"],
         (|s| s.offers(|_| ()), Well),
         |s| s.offers(|_| ()),
     ),
     row(
         ("offers", Caution),
-        |s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7200))),
+        |s| s.offers(|c| part(c, CataloguePart::SpotPrices).read_at = Some(at(NOW - 7200))),
         &["the spot prices were last read 2 h ago: clean-stale-records should read them every 1 h"],
-        (|s| s.offers(|c| part(c, Part::SpotPrices).read_at = Some(at(NOW - 7199))), Well),
+        (|s| s.offers(|c| part(c, CataloguePart::SpotPrices).read_at = Some(at(NOW - 7199))), Well),
         |s| s.offers(|_| ()),
     ),
     row(
@@ -545,7 +545,7 @@ fn four_nodes_and_a_quota(state: &mut State, vcpus: u64) {
     state.quota(vcpus);
 }
 
-fn part(catalogue: &mut Catalogue, part: Part) -> &mut PartState {
+fn part(catalogue: &mut Catalogue, part: CataloguePart) -> &mut PartState {
     catalogue.parts.entry(part).or_default()
 }
 
@@ -554,8 +554,8 @@ fn away(read: Option<i64>) -> PartState {
     PartState { read_at: read.map(at), error: Some("AccessDenied".into()), tried_at: Some(at(NOW)) }
 }
 
-fn entry(key: &str, is_known: bool) -> UnreadableEntry {
-    UnreadableEntry { key: key.into(), detail: "it is not".into(), is_known }
+fn entry(key: &str, is_of_this_version: bool) -> UnreadableEntry {
+    UnreadableEntry { key: key.into(), detail: "it is not".into(), is_of_this_version }
 }
 
 fn told_to_stop(ago: i64) -> AllocSummary {

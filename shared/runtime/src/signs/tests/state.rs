@@ -3,10 +3,10 @@
 use crate::signs::facts::example;
 use crate::signs::{Facts, Next, SignLevel};
 use crate::validation::InvalidRow;
-use model::catalogue::{Catalogue, Offered, Part, Subnet, TypeFacts};
+use model::catalogue::{Catalogue, CataloguePart, Offered, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::CatalogueRow;
-use model::control::{Control, ControlKey, EntryRow, Found, PolicyRow, RunRow, Tally};
+use model::control::{Control, ControlKey, EntryRow, ListReport, PolicyRow, RunRow, Tally};
 use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
@@ -91,7 +91,7 @@ impl State {
         let mut catalogue = Catalogue { wanted: policy.catalogue_wanted(), ..Catalogue::default() };
         catalogue.types.insert("m7a.large".into(), Offered { facts, zones, spot, ..Offered::default() });
         catalogue.subnets.insert("subnet-1".into(), Subnet { zone: "a".into(), free: 9 });
-        for part in Part::ALL {
+        for part in CataloguePart::ALL {
             catalogue.parts.entry(part).or_default().read_at = Some(at(NOW));
         }
         change(&mut catalogue);
@@ -124,20 +124,22 @@ impl State {
 
     pub(super) fn polled(&mut self, named: u64, unlisted: u64, for_s: i64) {
         let unlisted_since_at = (unlisted > 0).then(|| at(NOW - for_s));
-        self.run(POLL_AND_SCALE).found = Some(Found { named, unlisted, unlisted_since_at, ..Found::default() });
+        self.run(POLL_AND_SCALE).list =
+            Some(ListReport { named, unlisted, unlisted_since_at, ..ListReport::default() });
     }
 
     pub(super) fn cleaned(&mut self, strangers: u32, orphans: u64, orphans_runs: u64) {
         let strangers = (0..strangers).map(|n| format!("i-stranger{n}")).collect();
         let orphans_since_at = (orphans > 0).then(|| at(NOW - 300));
-        let found = Found { strangers, orphans, orphans_since_at, orphans_runs, ..Found::default() };
-        self.run(CLEAN_STALE_RECORDS).found = Some(found);
+        let found = ListReport { strangers, orphans, orphans_since_at, orphans_runs, ..ListReport::default() };
+        self.run(CLEAN_STALE_RECORDS).list = Some(found);
     }
 
     /// What clean-stale-records found missing in a fleet of which poll-and-scale does not read the whole list.
     pub(super) fn lacks(&mut self, named: u64, unlisted: u64, for_s: i64) {
         let unlisted_since_at = (unlisted > 0).then(|| at(NOW - for_s));
-        self.run(CLEAN_STALE_RECORDS).found = Some(Found { named, unlisted, unlisted_since_at, ..Found::default() });
+        self.run(CLEAN_STALE_RECORDS).list =
+            Some(ListReport { named, unlisted, unlisted_since_at, ..ListReport::default() });
     }
 
     /// A node that has been booting for this many seconds.

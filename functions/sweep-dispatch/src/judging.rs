@@ -9,22 +9,19 @@ use model::handle::{Judgement, ReportRules, Sighting, cache_name};
 use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportedHandle;
-use model::{AllocIds, Handle, HandleState, MAX_DUE_S};
+use model::{AllocIds, Handle, HandleState};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most steps of the search for a circle of parents.
 const MAX_PARENTS: usize = 64;
 
-/// The time of a row's next look is at most a day ahead. The clocks of two runs differ by less than another day.
-const LATEST_LOOK: Span = Span::from_s(2 * MAX_DUE_S);
-
 /// A container that a complete alloc left gets a row if it is still there this long after the end, so that `status` shows it.
 const SOON: Span = Span::from_s(120);
 
 /// What a report changes, row by row.
 #[derive(Default)]
-pub(crate) struct Verdict<'a> {
+pub(crate) struct HandleChanges<'a> {
     /// Rows that change: each as read, and as it is written.
     pub(crate) changed: Vec<(&'a Handle, Handle)>,
     /// Handles that are destroyed: their rows are deleted.
@@ -78,7 +75,7 @@ impl OfNode<'_> {
     }
 }
 
-impl Verdict<'_> {
+impl HandleChanges<'_> {
     /// Whether nothing is pending, so that the rows need not be read if the same report comes again.
     pub(crate) fn is_quiet(&self, rows: &[Handle]) -> bool {
         let settled = |r: &Handle| matches!(r.state, HandleState::Live | HandleState::Gone);
@@ -109,10 +106,10 @@ pub(crate) fn judge<'a>(
     node: &OfNode<'_>,
     rules: ReportRules,
     now: Time,
-) -> Verdict<'a> {
+) -> HandleChanges<'a> {
     let listed: BTreeMap<&str, &ReportedHandle> = handles.iter().map(|h| (h.handle.as_str(), h)).collect();
     let mut judging =
-        Judging { node, rules, now, verdict: Verdict::default(), appeared: Vec::new(), missing: Vec::new() };
+        Judging { node, rules, now, changes: HandleChanges::default(), appeared: Vec::new(), missing: Vec::new() };
     for row in rows {
         let found = listed.get(row.handle.as_str()).copied();
         let sighting = if found.is_some() {
@@ -128,17 +125,17 @@ pub(crate) fn judge<'a>(
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         judging.unknown(handle);
     }
-    let Judging { mut verdict, mut appeared, mut missing, .. } = judging;
-    verdict.changed.append(&mut appeared);
-    verdict.changed.append(&mut missing);
-    verdict
+    let Judging { mut changes, mut appeared, mut missing, .. } = judging;
+    changes.changed.append(&mut appeared);
+    changes.changed.append(&mut missing);
+    changes
 }
 
 struct Judging<'a, 'n> {
     node: &'n OfNode<'n>,
     rules: ReportRules,
     now: Time,
-    verdict: Verdict<'a>,
+    changes: HandleChanges<'a>,
     appeared: Vec<(&'a Handle, Handle)>,
     missing: Vec<(&'a Handle, Handle)>,
 }
@@ -150,7 +147,7 @@ impl<'a> Judging<'a, '_> {
         // The label decides, even if there is a row. A handle without a label, or with that of another node, is on the node: so it
         // is not missing, and nobody destroys it.
         if let Some(found) = found.filter(|found| !found.label.as_deref().is_some_and(|label| node.is_ours(label))) {
-            self.verdict.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
+            self.changes.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
             return;
         }
         let parent = found.and_then(|h| h.parent.as_ref());
@@ -161,24 +158,20 @@ impl<'a> Judging<'a, '_> {
             self.appeared.push((row, with_parent(row.used(node.alloc_of(&row.handle), rules.seq, now))));
             return;
         }
-        let verdict = &mut self.verdict;
+        let changes = &mut self.changes;
         match row.reported(sighting, rules, now) {
-            // No function puts the next look so far ahead. A wrong clock or a person wrote the time.
-            Judgement::Unchanged if row.due_at.since(now) > LATEST_LOOK => {
-                verdict.changed.push((row, Handle { due_at: now, ..row.clone() }));
-            }
             Judgement::Unchanged => {
                 if parent.is_some_and(|parent| row.parent.as_ref() != Some(parent)) {
-                    verdict.changed.push((row, Handle { parent: parent.cloned(), ..row.clone() }));
+                    changes.changed.push((row, Handle { parent: parent.cloned(), ..row.clone() }));
                 }
             }
             Judgement::Appeared(after) => self.appeared.push((row, with_parent(after))),
             Judgement::Missing(after) => self.missing.push((row, after)),
-            Judgement::StillMissing => verdict.still_missing = true,
-            Judgement::Dropped => verdict.dropped.push(row),
-            Judgement::Gone => verdict.gone.push(row),
-            Judgement::TwiceUnknown => verdict.twice_unknown.push(row),
-            Judgement::ToDestroy => _ = verdict.destroy.insert(row.handle.clone()),
+            Judgement::StillMissing => changes.still_missing = true,
+            Judgement::Dropped => changes.dropped.push(row),
+            Judgement::Gone => changes.gone.push(row),
+            Judgement::TwiceUnknown => changes.twice_unknown.push(row),
+            Judgement::ToDestroy => _ = changes.destroy.insert(row.handle.clone()),
         }
     }
 
@@ -189,7 +182,7 @@ impl<'a> Judging<'a, '_> {
         let Some(label) = &handle.label else { return };
         if !node.is_ours(label) {
             // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
-            self.verdict.conflicts.push(name.clone());
+            self.changes.conflicts.push(name.clone());
             return;
         }
         // An alloc's container needs a row only if its parent must be destroyed after it, or if its destruction takes long.
@@ -198,15 +191,15 @@ impl<'a> Judging<'a, '_> {
                 return;
             }
             if let Some((id, ended_at)) = node.complete(name) {
-                self.verdict.destroy.insert(name.clone());
+                self.changes.destroy.insert(name.clone());
                 let is_late = now.since(ended_at) >= SOON;
                 let marked = || Handle::of_alloc(node.node_id, id, rules.seq, now).marked(rules.seq, now);
-                self.verdict.new.extend(is_late.then(marked));
+                self.changes.new.extend(is_late.then(marked));
                 return;
             }
         }
         let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
-        self.verdict.new.push(if node.is_used(name) { row.used(alloc, rules.seq, now) } else { row });
+        self.changes.new.push(if node.is_used(name) { row.used(alloc, rules.seq, now) } else { row });
     }
 }
 
@@ -296,16 +289,16 @@ mod tests {
             let (label, parent) = (label.cloned(), parent.map(str::to_owned));
             let (handle, kind) = (id.to_string(), HandleKind::Container);
             let listed = ReportedHandle { handle: handle.clone(), kind, label, parent, stays: None };
-            let verdict = judge(&[], &[listed], true, &node, rules, at(1000));
-            let states: Vec<HandleState> = verdict.new.iter().map(|row| row.state).collect();
+            let changes = judge(&[], &[listed], true, &node, rules, at(1000));
+            let states: Vec<HandleState> = changes.new.iter().map(|row| row.state).collect();
             assert_eq!(
-                (verdict.destroy.contains(&handle), states),
+                (changes.destroy.contains(&handle), states),
                 (destroyed, Vec::from_iter(state)),
                 "{handle} {ago_s}"
             );
             assert_eq!(
-                verdict.is_quiet(&[]),
-                !destroyed && state.is_none() && verdict.conflicts.is_empty(),
+                changes.is_quiet(&[]),
+                !destroyed && state.is_none() && changes.conflicts.is_empty(),
                 "{handle} {ago_s}"
             );
         }

@@ -1,7 +1,11 @@
 //! The invariants of jobs.
 
-use super::row::within;
-use super::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
+pub(crate) mod arrays;
+pub(crate) mod packs;
+pub(crate) mod retries;
+
+use crate::check::row::within;
+use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -10,12 +14,12 @@ use model::time::{Span, Time};
 use std::collections::BTreeSet;
 use store::{Item, Table, alloc_key, job_key};
 
-pub(super) fn job_id(row: &Item) -> Option<JobId> {
+pub(in crate::check) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())
 }
 
 /// Whether the job waits for the end of other jobs.
-pub(super) fn is_held(row: &Item) -> bool {
+pub(in crate::check) fn is_held(row: &Item) -> bool {
     text(row, "queue") == Some("held")
 }
 
@@ -46,7 +50,7 @@ fn is_pack_at_its_end(row: &Item) -> bool {
 const ABSENT: Span = Span::from_s(600);
 
 impl Check {
-    pub(super) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
+    pub(in crate::check) fn job(&self, model: &Model, before: Option<&Item>, after: Option<&Item>, changes: &[Change]) {
         let open = |row: Option<&Item>| row.is_some_and(|r| !is_ended(r));
         match (open(before), open(after)) {
             (false, true) => lock(&self.seen).jobs += 1,
@@ -134,7 +138,7 @@ impl Check {
     }
 
     /// Whether the job can never run, because a job that had to be complete ended in another way.
-    pub(super) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
+    pub(in crate::check) fn follows_in_vain(&self, model: &Model, row: &Item) -> bool {
         followed(row).into_iter().any(|(id, must_be_complete)| {
             let ended = model.get(&job_key(id)).is_none_or(|r| is_ended(r) && text(r, "state") != Some("complete"));
             must_be_complete && (ended || self.forgets_job(model, id))
@@ -227,11 +231,12 @@ impl Check {
         let failed = count(after, "failed_count") - count(before, "failed_count");
         let used_up = count(after, "lost_count") > count(after, "retry_lost")
             || count(after, "failed_count") > count(after, "retry_failed");
-        let has_rules = !super::retries::rules(after).is_empty();
-        let not_started = super::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
-        let early = super::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
+        let has_rules = !crate::check::jobs::retries::rules(after).is_empty();
+        let not_started =
+            crate::check::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
+        let early = crate::check::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
             // (The clocks of two functions may differ.)
-            self.core.now() + super::SLACK < model::time::Time::from_ms(at)
+            self.core.now() + crate::check::SLACK < model::time::Time::from_ms(at)
         });
         if matches!(to, Some("placing" | "placed")) && from == Some("queued") && early {
             self.broken(rule, format!("too early: {before:?} → {after:?}"));
@@ -262,7 +267,7 @@ impl Check {
     }
 
     /// Each member of a placed job is done or has a live alloc that is wanted.
-    pub(super) fn invariant_every_member_is_wanted(&self, model: &Model, changes: &[Change]) {
+    pub(in crate::check) fn invariant_every_member_is_wanted(&self, model: &Model, changes: &[Change]) {
         let touched = changes.iter().filter(|c| matches!(c.table, Table::Jobs | Table::Allocs));
         let rows = touched.filter_map(|c| c.after.as_deref().or(c.before.as_deref()));
         let jobs: BTreeSet<JobId> = rows.filter_map(|r| job_id(r).or_else(|| Some(alloc_id(r)?.job_id))).collect();

@@ -2,9 +2,10 @@
 //!
 //! A job is there while it is placed or regroups, and as long as it has live allocs.
 
-use super::demand::{decimal, price_of_a_size};
-use super::{Check, INDEX, count, is_ended, jobs, set, text};
 use crate::caller::{Caller, Kind};
+use crate::check::demand::{decimal, price_of_a_size};
+use crate::check::jobs;
+use crate::check::{Check, INDEX, count, is_ended, set, text};
 use crate::core::lock;
 use crate::database::Model;
 use model::ids::JobId;
@@ -21,7 +22,7 @@ const UNUSED: Span = Span::from_s(7200);
 
 /// Who placed a job of an array, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(in crate::check) struct Placed {
     at: Time,
     by: u64,
 }
@@ -47,7 +48,7 @@ fn others(model: &Model, job: JobId) -> impl Iterator<Item = (JobId, &Row)> {
 }
 
 impl Check {
-    pub(super) fn array(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+    pub(in crate::check) fn array(&self, caller: &Caller, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let Some(id) = before.or(after).filter(|row| row.contains_key("array_limit")).and_then(jobs::job_id) else {
             return;
         };

@@ -23,7 +23,7 @@ const BEHIND_IDS: &str = "8";
 
 /// Ids of jobs, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct JobIds {
     pub ids: Vec<JobId>,
     /// Whether there may be older ones.
     pub more: bool,
@@ -31,7 +31,7 @@ pub struct Found {
 
 impl Store {
     /// The newest jobs that are older than `below` and were not submitted before `since`, about `most` of them.
-    pub async fn newest(&self, below: Option<JobId>, since: Time, most: usize) -> Result<Found, DbError> {
+    pub async fn newest(&self, below: Option<JobId>, since: Time, most: usize) -> Result<JobIds, DbError> {
         let first = JobId::new(model::ids::Ulid::from_parts(since.as_ms().max(0).unsigned_abs(), 0));
         let last = below.map_or_else(|| LAST.to_string(), |id| id.to_string());
         let range = Range { index: IDS, first: first.to_string(), last };
@@ -39,13 +39,13 @@ impl Store {
     }
 
     /// The newest jobs whose ids begin with `beginning`, about `most` of them.
-    pub async fn with_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
+    pub async fn with_beginning(&self, beginning: &str, most: usize) -> Result<JobIds, DbError> {
         let range = Range { index: IDS, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
         self.newest_in_range(&range, most).await
     }
 
     /// The newest jobs with this name that are older than `below`, about `most` of them.
-    pub async fn named(&self, name: &str, below: Option<JobId>, most: usize) -> Result<Found, DbError> {
+    pub async fn named(&self, name: &str, below: Option<JobId>, most: usize) -> Result<JobIds, DbError> {
         let last = below.map_or_else(|| BEHIND_IDS.to_owned(), |id| id.to_string());
         let range = Range { index: NAMES, first: named(name, ""), last: named(name, last) };
         Ok(self.newest_in_range(&range, most).await?.below(below))
@@ -53,11 +53,11 @@ impl Store {
 
     /// The jobs whose names begin with `beginning`, about `most` of them. If there are more, those whose names sort
     /// last.
-    pub async fn with_names_beginning(&self, beginning: &str, most: usize) -> Result<Found, DbError> {
+    pub async fn with_names_beginning(&self, beginning: &str, most: usize) -> Result<JobIds, DbError> {
         let range = Range { index: NAMES, first: beginning.to_owned(), last: format!("{beginning}{LAST}") };
         let pages = self.pages(&range, most).await?;
         let more = pages.iter().any(|page| page.next.is_some());
-        Ok(Found { ids: ids(pages.iter().flat_map(|page| &page.items)), more })
+        Ok(JobIds { ids: ids(pages.iter().flat_map(|page| &page.items)), more })
     }
 
     /// The jobs whose ids end with `end`. Reads all ids with the same last character.
@@ -68,10 +68,10 @@ impl Store {
         Ok(ids(rows.iter().filter(fits)))
     }
 
-    async fn newest_in_range(&self, range: &Range, most: usize) -> Result<Found, DbError> {
+    async fn newest_in_range(&self, range: &Range, most: usize) -> Result<JobIds, DbError> {
         // DynamoDB refuses a range that ends before it begins.
         if range.first > range.last {
-            return Ok(Found::default());
+            return Ok(JobIds::default());
         }
         let pages = self.pages(range, most).await?;
         // A job that is older than `known` may have a newer one on a page that was not read.
@@ -79,7 +79,7 @@ impl Store {
         let known = cut.max();
         let mut ids = ids(pages.iter().flat_map(|page| &page.items).filter(|row| range.takes(row)));
         ids.retain(|id| known.is_none_or(|known| *id >= known));
-        Ok(Found { ids, more: known.is_some() })
+        Ok(JobIds { ids, more: known.is_some() })
     }
 
     /// The first page of each of the 32 parts.
@@ -93,7 +93,7 @@ impl Store {
     }
 }
 
-impl Found {
+impl JobIds {
     /// Without the job `id`: a range includes its bounds, and the list begins behind this job.
     fn below(mut self, id: Option<JobId>) -> Self {
         self.ids.retain(|found| Some(*found) != id);

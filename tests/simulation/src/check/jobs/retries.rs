@@ -1,12 +1,12 @@
 //! Invariants of retries: the rules of a job, as somebody reads them from its row.
 
-use super::Check;
-use super::row::{count, set, text, within};
+use crate::check::Check;
+use crate::check::row::{count, set, text, within};
 use serde_json::Value;
 use store::Item;
 
 /// The rules that the job itself has.
-pub(super) fn rules(row: &Item) -> Vec<String> {
+pub(in crate::check) fn rules(row: &Item) -> Vec<String> {
     let rules = within(row, "failure_policy", "retry");
     rules.as_array().into_iter().flatten().filter_map(|rule| rule.as_str().map(str::to_owned)).collect()
 }
@@ -54,7 +54,7 @@ fn words(cause: &Value) -> Vec<String> {
 impl Check {
     /// A job is not tried more often than its rules say: each retry is one use of the first rule that names the cause of the
     /// end, no rule is used more often than it allows, and the job fails only when that rule is used up.
-    pub(super) fn invariant_rules_bound_the_retries(&self, before: &Item, after: &Item) {
+    pub(in crate::check) fn invariant_rules_bound_the_retries(&self, before: &Item, after: &Item) {
         let rule = "invariant_rules_bound_the_retries";
         let (from, to) = (text(before, "state"), text(after, "state"));
         let (rules, was, is) = (all_rules(after), uses(before), uses(after));

@@ -1,10 +1,11 @@
 //! The invariants of packs, by the rows of jobs and allocs and by what machines saw.
 
-use super::row::{text, within};
-use super::{Check, is_ended, is_final, jobs};
+use crate::check::jobs;
+use crate::check::row::{text, within};
+use crate::check::{Check, is_ended, is_final};
 use crate::core::lock;
 use crate::database::Model;
-use model::elements::{Outcome, Results, Told};
+use model::elements::{ElementReport, Outcome, Results};
 use model::ids::{AllocId, JobId};
 use model::ranges::Ranges;
 use serde_json::Value;
@@ -26,7 +27,7 @@ fn succeeded(results: &Results) -> Ranges {
 
 impl Check {
     /// Called when a machine sees how elements stand.
-    pub fn elements_ran(&self, id: AllocId, told: &Told) {
+    pub fn elements_ran(&self, id: AllocId, told: &ElementReport) {
         if !told.is_empty() {
             let mut seen = lock(&self.seen);
             let ran = seen.elements_ran.entry(id.job_id).or_default();
@@ -36,7 +37,7 @@ impl Check {
         }
     }
 
-    pub(super) fn pack(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
+    pub(in crate::check) fn pack(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let Some((after, id)) = after.and_then(|row| Some((row, jobs::job_id(row)?))) else { return };
         let Some(all) = elements(after).filter(|_| !self.is_spoiled(&job_key(id))) else { return };
         let (was, is) = (before.map(results).unwrap_or_default(), results(after));
@@ -86,7 +87,13 @@ impl Check {
 
     /// An alloc runs no element that succeeded in an alloc whose end was accepted. It runs every other element that has
     /// no result.
-    pub(super) fn elements_placed(&self, model: &Model, id: AllocId, before: Option<&Item>, after: Option<&Item>) {
+    pub(in crate::check) fn elements_placed(
+        &self,
+        model: &Model,
+        id: AllocId,
+        before: Option<&Item>,
+        after: Option<&Item>,
+    ) {
         let rule = "invariant_what_succeeded_does_not_run_again";
         let Some(row) = after.filter(|_| before.is_none() && !self.is_spoiled(&alloc_key(id))) else { return };
         let (Some(run), Some(job)) = (elements(row), model.get(&job_key(id.job_id))) else { return };
@@ -113,4 +120,4 @@ impl Check {
 }
 
 /// The outcomes of the elements of each job, as machines saw them. An element that is tried again has several.
-pub(super) type Ran = std::collections::BTreeMap<Outcome, Ranges>;
+pub(in crate::check) type Ran = std::collections::BTreeMap<Outcome, Ranges>;

@@ -1,6 +1,6 @@
 //! The state of the node that all loops of the agent share.
 //!
-//! Guarantees: a change made through [`NodeState::update`] is on disk before any loop sees it.
+//! Guarantees: a change made through [`SharedNode::update`] is on disk before any loop sees it.
 //! Does not: know the control plane, or processes.
 
 use super::client::CallError;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// The node, its data directory, and the wake-ups between the loops.
 #[derive(Debug)]
-pub struct NodeState {
+pub struct SharedNode {
     node: Mutex<Node>,
     data_dir: DataDir,
     /// Whether the last attempt to save failed.
@@ -33,7 +33,7 @@ pub struct NodeState {
     pub store_now: Notify,
 }
 
-impl NodeState {
+impl SharedNode {
     pub fn new(node: Node, data_dir: DataDir) -> Self {
         Self {
             node: Mutex::new(node),
