@@ -483,3 +483,29 @@ fn failed(error: WriteError) -> HttpError {
     tracing::error!(%error, "a report failed");
     HttpError::new(ErrorCode::Busy, "the report could not be applied: try again")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_handles_than_a_report_may_have_are_refused() {
+        let handle = |n: usize| ReportedHandle {
+            handle: format!("h{n}"),
+            kind: HandleKind::Container,
+            label: None,
+            parent: None,
+            stays: None,
+        };
+        let report = |handles: usize| HandleReport {
+            incarnation: "inc".into(),
+            report_no: 1,
+            as_of: 1,
+            complete: true,
+            digest: None,
+            handles: (0..handles).map(handle).collect(),
+        };
+        assert!(check(&report(MAX_HANDLES)).is_ok());
+        assert_eq!(check(&report(MAX_HANDLES + 1)).unwrap_err().code, ErrorCode::BadRequest);
+    }
+}

@@ -420,7 +420,7 @@ impl Inside {
         checks.push(("ec2:RunInstances".into(), resource("instance", "*"), tagged.clone()));
         tagged["ec2:CreateAction"] = json!("RunInstances");
         checks.push(("ec2:CreateTags".into(), resource("instance", "*"), tagged));
-        // The image may be a public parameter. AWS documents the plural; a fleet was refused without the singular
+        // The image may be a public parameter. AWS names only `ssm:GetParameters`, but EC2 refused a fleet without `ssm:GetParameter`
         // (kent8192/reinhardt-web, issue 2027).
         for action in ["ssm:GetParameter", "ssm:GetParameters"] {
             let parameter = format!("arn:aws:ssm:{REGION}::parameter/aws/service/image");

@@ -461,33 +461,33 @@ mod tests {
     /// What there is besides, by paths and texts, and what is packed.
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
-    /// What is in `a/work`, given what else there is.
+    /// What is in `a/tree`, given what else there is.
     #[test]
     fn the_work_directory_is_packed_without_what_git_ignores_by_any_rule() {
-        let work = ["a/work/.env", "a/work/b", "a/work/sub/.env", "a/work/sub/b"];
+        let work = ["a/tree/.env", "a/tree/b", "a/tree/sub/.env", "a/tree/sub/b"];
         let all = ["#env", "b", "sub/#env", "sub/b"];
         // In what is packed, `#` stands for a point.
         let cases: [Case<'_>; 19] = [
             ("no repository", &[], &all),
-            ("a rule in it, without a repository", &[("a/work/.gitignore", ".env")], &["#gitignore", "b", "sub/b"]),
+            ("a rule in it, without a repository", &[("a/tree/.gitignore", ".env")], &["#gitignore", "b", "sub/b"]),
             ("a rule above it, without a repository", &[("a/.gitignore", "*"), (".gitignore", "*")], &all),
             ("a rule at the root", &[(".git/HEAD", ""), (".gitignore", ".env")], &["b", "sub/b"]),
             ("a rule between", &[(".git/HEAD", ""), ("a/.gitignore", ".env")], &["b", "sub/b"]),
             (
                 "an anchored rule above",
-                &[(".git/HEAD", ""), (".gitignore", "/a/work/.env")],
+                &[(".git/HEAD", ""), (".gitignore", "/a/tree/.env")],
                 &["b", "sub/#env", "sub/b"],
             ),
-            ("an anchored rule for elsewhere", &[(".git/HEAD", ""), (".gitignore", "/.env\n/work/b")], &all),
+            ("an anchored rule for elsewhere", &[(".git/HEAD", ""), (".gitignore", "/.env\n/tree/b")], &all),
             ("a rule above the repository", &[("a/.git/HEAD", ""), (".gitignore", "*")], &all),
             (
                 "it is the repository",
-                &[("a/work/.git/HEAD", ""), ("a/.gitignore", "*"), ("a/work/.gitignore", "b")],
+                &[("a/tree/.git/HEAD", ""), ("a/.gitignore", "*"), ("a/tree/.gitignore", "b")],
                 &["#env", "#gitignore", "sub/#env"],
             ),
             (
                 "a negation below",
-                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/sub/.gitignore", "!.env")],
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/tree/sub/.gitignore", "!.env")],
                 &["b", "sub/#env", "sub/#gitignore", "sub/b"],
             ),
             (
@@ -512,15 +512,15 @@ mod tests {
                 &[
                     (".git/HEAD", ""),
                     (".gitignore", ".env"),
-                    ("a/work/sub/.git/HEAD", ""),
-                    ("a/work/sub/.gitignore", "b"),
+                    ("a/tree/sub/.git/HEAD", ""),
+                    ("a/tree/sub/.gitignore", "b"),
                 ],
                 &["b", "sub/#env", "sub/#gitignore"],
             ),
             ("our own file, above too", &[(".git/HEAD", ""), (".nodekeeperignore", ".env")], &["b", "sub/b"]),
             (
                 "our own file is stronger",
-                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/work/.nodekeeperignore", "!.env")],
+                &[(".git/HEAD", ""), (".gitignore", ".env"), ("a/tree/.nodekeeperignore", "!.env")],
                 &["#env", "#nodekeeperignore", "b", "sub/#env", "sub/b"],
             ),
             ("a text that is no rule", &[(".git/HEAD", ""), (".gitignore", "[\n.env")], &["b", "sub/b"]),
@@ -531,9 +531,9 @@ mod tests {
             let here = dir.path().to_str().unwrap();
             others.iter().for_each(|(name, text)| write(dir.path(), name, &text.replace("DIR", here)));
             let expected: Vec<String> = expected.iter().map(|name| name.replace('#', ".")).collect();
-            assert_eq!(packed(&dir.path().join("a/work")), expected, "{what}");
+            assert_eq!(packed(&dir.path().join("a/tree")), expected, "{what}");
             let link = dir.path().join("link");
-            symlink("a/work", &link).unwrap();
+            symlink("a/tree", &link).unwrap();
             assert_eq!(packed(&link), expected, "{what}, by a link");
         }
     }
