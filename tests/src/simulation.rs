@@ -53,6 +53,7 @@ const LONG: &[(&str, u64)] = &[
     ("a_row_is_judged_by_an_older_record", 21007),
     ("bound_by_a_part_of_the_launch", 21064),
     ("gate_opened_over_an_end_that_was_not_taken", 960200056),
+    ("leases_prove_what_an_unreadable_note_does_not", 12),
 ];
 
 /// The world of this seed. `options` are those of `simulate`, as in `tests/mutants.toml`.
@@ -280,6 +281,17 @@ fn nightly_worlds_of_a_day_that_broke_an_invariant_hold_now() {
     }
     // A run that took its own write for another's once counted as one that forgets a refusal.
     hold(&world(52041, "--hours 12"), How::default());
+    // Rows that cannot be read: the record of a witness or of a launch under way, an alloc of a life that is over, and the job
+    // of an alloc that its node no longer has.
+    hold(&world(15, "--small --hours 4 --fault RowUnreadable=0.6 --fault LaunchSlow=0.6"), How::default());
+    for seed in [772001, 772028] {
+        let options = "--small --hours 24 --fault RowUnreadable=0.05 --fault CopyLeaves=0.2 --fault GpusLate=0.2";
+        hold(&world(seed, options), How::default());
+    }
+    let options = "--small --hours 6 --fault RowUnreadable=0.2 --fault CopyLeaves=0.3 --fault GpusLate=0.3 \
+                   --fault GpusWanted=0.3 --fault CutOff=0.02";
+    hold(&world(5013, options), How::default());
+    hold(&world(880003, "--small --hours 24 --fault RowUnreadable=0.05"), How::default());
     // This world once stood still for ever.
     hold(&world(9600000060, "--small --hours 24 --fault JobFollows=0.2 --fault ArrayArrives=0.2"), How::default());
 }

@@ -65,21 +65,22 @@ impl Store {
         Ok(ended.into_iter().take(most).collect())
     }
 
-    /// The jobs with these values of `queue` that ended last, and whether these are all. Reads at most `each` jobs of
+    /// The jobs with these values of `queue` that ended last, and whether these are all. Reads about `each` jobs of
     /// each value, and leaves out those that may have a newer one on a page that was not read.
     async fn ended_of(&self, hashes: &[&'static str], since: Time, each: usize) -> Result<(Vec<Ended>, bool), DbError> {
         let limit = i32::try_from(each).ok();
-        let pages = hashes.iter().map(|hash| async move {
+        let parts = hashes.iter().map(|hash| async move {
             let range_at_least = Some(s(rows::ended_rank(since)));
-            self.db.query(&Query { range_at_least, newest_first: true, limit, ..jobs_with(hash) }, None).await
+            // A page may have fewer than `limit` rows: DynamoDB ends it at 1 MB.
+            self.rows(&Query { range_at_least, newest_first: true, limit, ..jobs_with(hash) }, None, each).await
         });
-        let pages = futures::future::try_join_all(pages).await?;
-        let is_whole = pages.iter().all(|page| page.next.is_none());
+        let parts = futures::future::try_join_all(parts).await?;
+        let is_whole = parts.iter().all(|(_, next)| next.is_none());
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
         // A job that ended before `known` may have a newer one on a page that was not read.
-        let cut = pages.iter().filter(|page| page.next.is_some());
-        let known = cut.filter_map(|page| page.items.last().and_then(|row| rows::ended_at(row))).max();
-        let mut ended: Vec<Ended> = pages.iter().flat_map(|page| page.items.iter().filter_map(of_row)).collect();
+        let cut = parts.iter().filter(|(_, next)| next.is_some());
+        let known = cut.filter_map(|(read, _)| read.last().and_then(|row| rows::ended_at(row))).max();
+        let mut ended: Vec<Ended> = parts.iter().flat_map(|(read, _)| read.iter().filter_map(of_row)).collect();
         ended.retain(|job| known.is_none_or(|known| job.at >= known));
         ended.sort_by_key(|ended| Reverse((ended.at, ended.job.job_id)));
         Ok((ended, is_whole))
@@ -182,7 +183,7 @@ pub struct Ended {
     pub at: Time,
 }
 
-/// WaitingJobs jobs in the order of the queue.
+/// Waiting jobs in the order of the queue.
 #[derive(Clone, Debug, Default)]
 pub struct WaitingJobs {
     pub jobs: Vec<JobSummary>,

@@ -30,6 +30,12 @@ const WORLDS: &[(&str, &[u64])] = &[
     ("--hours 4", &[3]),
     ("--hours 8", &[40]),
     ("--batches --small --hours 1 --fault RunsOverlap=0.3 --fault LaunchAnswerLost=0.4", &[1, 2, 3]),
+    // Several instances are not listed, and are orphans later.
+    ("--small --hours 2 --fault ListCollapses=0.05 --fault ListLoses=0.3", &[11, 12]),
+    // clean-stale-records ends the work on nodes that nobody else looks at.
+    ("--small --hours 3 --fault CutOff=0.05 --fault InstanceDies=0.1 --fault FunctionDown=0.05", &[11, 17]),
+    // Demand sets end.
+    ("--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", &[1]),
 ];
 
 /// Calls that are too rare for these worlds: the function, the call, and the test that makes it.
@@ -100,12 +106,14 @@ fn nightly_the_calls_of_the_functions_are_those_that_the_policies_allow() {
     }
     let (file, listed) = listed();
     assert_eq!(listed.keys().collect::<Vec<_>>(), made.keys().collect::<Vec<_>>());
+    let mut never: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
     for (function, calls) in &made {
         let missing: Vec<_> = calls.difference(&listed[function]).collect();
-        let never: Vec<_> = listed[function].difference(calls).collect();
         assert!(missing.is_empty(), "{function} makes calls that are not in {}: {missing:?}", file.display());
-        assert!(never.is_empty(), "no world makes these calls of {function}: {never:?}");
+        never.insert(function, listed[function].difference(calls).collect());
     }
+    never.retain(|_, calls| !calls.is_empty());
+    assert!(never.is_empty(), "no world makes these calls: {never:?}");
 }
 
 /// The calls that the policies allow, and the file that lists them.

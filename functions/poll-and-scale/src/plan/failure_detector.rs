@@ -26,6 +26,7 @@ use super::suspicion::Suspicion;
 use super::view::View;
 use model::action::EventPolicy;
 use model::brake::{Incident, Permit, Threshold};
+use model::control::ControlKey;
 use model::events::Subject;
 use model::ids::NodeId;
 use model::reason::Reason;
@@ -126,10 +127,13 @@ fn fleet<'a>(view: &View<'a>) -> HeardFleet<'a> {
 /// note before the last one counts: at the first accepted heartbeat after an outage, other nodes may not have had the time
 /// to call again. So the first note of a cluster proves nothing.
 fn proven_at(view: &View<'_>, fleet: &HeardFleet<'_>) -> Option<Time> {
-    let noted = view.observed.control.ingest();
+    let control = &view.observed.control;
+    let noted = control.ingest();
     let Some(noted_at) = noted.since_at() else {
-        // There is no note in a state that a person wrote for `plan --state`. The leases are then proof enough.
-        return fleet.pinged_at.max(fleet.leased_at);
+        // If the note cannot be read, only the records count. There is no note in a state that a person wrote for
+        // `plan --state`. The leases are then proof enough.
+        let is_unreadable = control.unreadable.iter().any(|entry| entry.key == ControlKey::Ingest.to_string());
+        return if is_unreadable { fleet.pinged_at } else { fleet.pinged_at.max(fleet.leased_at) };
     };
     let is_kept = fleet.pinged_at.is_none_or(|at| at.since(noted_at) < UNKEPT_NOTE);
     if is_kept { noted.before_at() } else { fleet.pinged_at }

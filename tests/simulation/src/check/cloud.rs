@@ -233,6 +233,13 @@ impl Check {
 
     fn is_written_ahead(&self, model: &Model, caller: &Caller, (request, token): (&LaunchRequest, &str), node: NodeId) {
         let rule = "invariant_a_launch_is_written_ahead";
+        if self.finds_record_spoiled(caller, node) {
+            return self.broken(rule, format!("{}: the record of {node} cannot be read", caller.name()));
+        }
+        // A record that became unreadable while the call was under way no longer shows what was written ahead.
+        if self.is_spoiled(&node_key(node.slot())) {
+            return;
+        }
         let Some(row) = model.get(&node_key(node.slot())).cloned() else {
             return self.broken(rule, format!("{}: {node} has no record", caller.name()));
         };

@@ -74,7 +74,7 @@ impl Check {
         }
         let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
         let row = model.rows(Table::Nodes).find(of_this).cloned();
-        let Some(row) = row.filter(|row| !self.is_row_spoiled(Table::Nodes, row)) else { return };
+        let Some(row) = row.filter(|row| !self.was_unread_lately(Table::Nodes, row)) else { return };
         let known = time(&row, "first_ping_at").is_some_and(|at| at + BEHIND + SLACK < caller.began());
         let taken_at = self.ec2().and_then(|ec2| ec2.taken_at(instance));
         let Some(by) = taken_at.filter(|_| known) else { return };
@@ -87,10 +87,11 @@ impl Check {
 
     /// When EC2 terminates an instance because its capacity block ends, its node takes no work any more: a run of
     /// poll-and-scale has drained it before. (Not checked if no run that could know of the end succeeded, if the node
-    /// is silent or unlisted, which is the subject of other rules, or if an operator has just set another intent.)
+    /// is silent, unlisted or unreadable, which is the subject of other rules, or if an operator has just set another intent.)
     pub fn invariant_a_block_is_left_in_time(&self, model: &Model, instance: &str, until: Time) {
         let of_this = |row: &&Row| text(row, "instance_id") == Some(instance);
-        let Some(row) = model.rows(Table::Nodes).find(of_this) else { return };
+        let row = model.rows(Table::Nodes).find(of_this);
+        let Some(row) = row.filter(|row| !self.was_unread_lately(Table::Nodes, row)) else { return };
         let run = model
             .get(&control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned())))
             .and_then(|run| time(run, "last_success_at"));

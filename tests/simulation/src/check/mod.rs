@@ -148,6 +148,8 @@ struct Seen {
     restored_at: Option<Time>,
     /// The rows that cannot be read.
     spoiled: Vec<unreadable::Spoiled>,
+    /// The rows that were repaired within the time of a run, and when.
+    repaired: Vec<(Key, Time)>,
     /// The rows of handles and allocs that could not be read at some time.
     once_spoiled: Vec<Key>,
     /// When an operator last set the intent of each node.

@@ -11,7 +11,7 @@ use model::ids::{AllocId, JobId};
 use model::policy::{Fallback, Policy, Size};
 use model::time::{Span, Time};
 use model::{Market, Offering};
-use store::{Item, Table, alloc_key};
+use store::{Item, Row, Table, alloc_key};
 
 /// Why a node may be shut down, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,9 @@ impl Check {
             let runs = !text(row, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));
             runs && self.core.now() < end + end.since(ping) + SLACK
         };
-        let witness = model.rows(Table::Nodes).filter(|r| text(r, "state") == Some("in_use")).any(|row| lately(row));
+        // The heartbeats of a node whose record cannot be read are not accepted, so they show nothing.
+        let in_use = |r: &&Row| text(r, "state") == Some("in_use") && !self.was_unread_lately(Table::Nodes, r);
+        let witness = model.rows(Table::Nodes).filter(in_use).any(|row| lately(row));
         let silent = leases > 0 && leases == over && witness && !caller.has_heard_somebody();
         let heard_at = lock(&self.seen).heard_at.filter(|_| silent);
         let stopped = text(before, "instance_id").is_some_and(|id| caller.has_listed_as_leaving(id));

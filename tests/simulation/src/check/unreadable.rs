@@ -4,7 +4,7 @@
 //! Guarantees: every write, termination and order is checked while a row is spoiled.
 //! Does not: spoil rows (`world::spoiling` does).
 
-use super::{Check, SLACK, alloc_id, is_final, node_id, slot, text};
+use super::{Check, RUN, SLACK, alloc_id, is_final, node_id, slot, text};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model, key_as_read};
@@ -76,7 +76,10 @@ impl Check {
 
     /// Called when a row is about to be repaired.
     pub fn repairs(&self, key: &Key) {
-        lock(&self.seen).spoiled.retain(|one| !alike(&one.key, key));
+        let (now, mut seen) = (self.core.now(), lock(&self.seen));
+        seen.spoiled.retain(|one| !alike(&one.key, key));
+        seen.repaired.retain(|(_, at)| now.since(*at) < RUN);
+        seen.repaired.push((key.clone(), now));
     }
 
     /// Whether a row cannot be read now.
@@ -101,10 +104,23 @@ impl Check {
         self.has_spoiled() && key_as_read(table, row).is_some_and(|key| self.is_spoiled(&key))
     }
 
+    /// Whether a run that acts now may have found that this row cannot be read.
+    pub(super) fn was_unread_lately(&self, table: Table, row: &Item) -> bool {
+        let Some(key) = key_as_read(table, row) else { return true };
+        let now = self.core.now();
+        let was_repaired = |(one, at): &(Key, Time)| now.since(*at) < RUN && alike(one, &key);
+        self.is_spoiled(&key) || lock(&self.seen).repaired.iter().any(was_repaired)
+    }
+
     /// Whether there is such an unreadable row, and it was unreadable when the caller read it.
     fn finds(&self, caller: &Caller, is_like_this: impl Fn(&Spoiled) -> bool) -> bool {
         let behind = if matches!(caller.kind, Kind::Run(_)) { BEHIND } else { SLACK };
         lock(&self.seen).spoiled.iter().any(|one| one.at + behind < caller.began() && is_like_this(one))
+    }
+
+    /// Whether the record of this node could not be read when the caller read it.
+    pub(super) fn finds_record_spoiled(&self, caller: &Caller, node: NodeId) -> bool {
+        self.finds(caller, |one| one.slot() == Some(node.slot()))
     }
 
     pub(super) fn unreadable(&self, caller: &Caller, changes: &[Change]) {
@@ -181,9 +197,10 @@ impl Check {
         }
     }
 
-    /// No instance is terminated if its record, or an alloc on it, cannot be read.
+    /// No instance is terminated if its record, or an alloc on it, cannot be read. (An alloc does not keep the instance of a
+    /// life that is over: EC2 did not list the instance, so the record was cleaned, and now the instance is an orphan.)
     pub(super) fn invariant_no_unreadable_node_is_terminated(&self, model: &Model, caller: &Caller, real: &Real) {
-        let record = self.finds(caller, |one| real.owners().iter().any(|node| one.slot() == Some(node.slot())));
+        let record = real.owners().iter().any(|node| self.finds_record_spoiled(caller, *node));
         let Some(node) = real.node else {
             if record {
                 let what = format!("{} terminates {real:?}", caller.name());
@@ -194,8 +211,8 @@ impl Check {
         let alloc = self.finds(caller, |one| one.alloc().is_some() && one.node() == Some(node));
         // A drain's deadline, or EC2, may end an alloc that cannot be read.
         let row = model.get(&node_key(node.slot())).cloned().filter(|row| node_id(row) == Some(node));
-        let drained = row.is_some_and(|row| row.contains_key("drain_by_at"));
-        if record || (alloc && !drained) {
+        let is_kept = row.is_some_and(|row| !row.contains_key("drain_by_at"));
+        if record || (alloc && is_kept) {
             let what = format!("{} terminates {real:?}", caller.name());
             self.broken("invariant_no_unreadable_node_is_terminated", what);
         }

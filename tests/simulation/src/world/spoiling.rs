@@ -36,7 +36,7 @@ fn n(number: &str) -> Option<AttributeValue> {
     Some(AttributeValue::N(number.to_owned()))
 }
 
-/// The possible damage to a row. (Attributes that the checks read stay as they are.)
+/// The possible damage to a row. (Its ids and its states stay as they are: the checks know it by them.)
 fn nonsense(table: Table, row: &Item) -> Vec<Nonsense> {
     let within = |map: &str, name: &str, value: Option<AttributeValue>| match row.get(map) {
         Some(AttributeValue::M(parts)) => {

@@ -438,8 +438,6 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["history", "cluster"], true),
     ("ReaderPolicy", &["policy", "show"], true),
     ("ReaderPolicy", &["cost"], true),
-    // Whole rows include environments. Only DynamoDB knows which attributes a call names.
-    ("ReaderPolicy", &["advise"], false),
     ("ReaderPolicy", &["jobs", "--all"], true),
     ("ReaderPolicy", &["jobs", "--state", "failed"], true),
     ("ReaderPolicy", &["jobs", "--name", "none"], true),

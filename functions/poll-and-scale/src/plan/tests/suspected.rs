@@ -4,7 +4,7 @@ use super::*;
 use model::NewLife;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Instance, NODE_TAG, Refusal};
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, EntryRow, UnreadableEntry};
 use model::enums::Reach;
 use model::ids::NodeId;
 use model::refusal::Scope;
@@ -105,6 +105,12 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
         assert_eq!(gone(&given, 180), 0, "{nodes} nodes, busy: {busy}: the first heartbeat after a gap");
         given.seen.control.put(note(230, 170));
         assert_eq!(gone(&given, 240), nodes as usize, "{nodes} nodes, busy: {busy}");
+        // Without a note, leases show it. If the note cannot be read, only heartbeats do.
+        given.seen.control.remove(&ControlKey::Ingest);
+        assert_eq!(gone(&given, 240), nodes as usize, "{nodes} nodes, busy: {busy}: no note");
+        let (key, detail) = (ControlKey::Ingest.to_string(), "invalid type".to_owned());
+        given.seen.control.unreadable.push(UnreadableEntry { key, detail, is_of_this_version: true });
+        assert_eq!(gone(&given, 240), 0, "{nodes} nodes, busy: {busy}: a note that cannot be read");
     }
 }
 
