@@ -15,7 +15,7 @@ use crate::contact::signer::{Signer, region_in};
 use crate::contact::{binding, control};
 use crate::handles::HandleStore;
 use crate::handles::sweep::Sweeper;
-use crate::isolation::{JobUsers, OwnIds, cgroup};
+use crate::isolation::{OwnIds, cgroup};
 use crate::job_files::cache::Cache;
 use crate::machine::data_dir::DataDir;
 use crate::machine::gpus::{self, GpuSource};
@@ -35,6 +35,7 @@ use model::wire::{LaunchFile, NodeFile};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 /// How long an agent that was told to end goes on storing outputs. Service managers wait longer before they kill it.
@@ -137,7 +138,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
         files: files_source(&args, &data_dir, region.clone()),
     };
     let inputs = Cache::at(data_dir.inputs()).sweep(args.keep_inputs_mib << 20, clock);
-    let mut runner = Runner::new(settings, &data_dir);
+    let runner = Runner::new(settings, &data_dir);
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, containers.clone(), outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
@@ -146,14 +147,17 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
     // A task of its own: jobs may keep it busy.
     let mut serving = JoinSet::new();
     serving.spawn(CredentialsService::new(Arc::clone(&state), Arc::clone(&client), allocs).serve(listener));
-    check_first(&state, &guard, &source, &mut runner).await;
+    let runner = check_first(&state, &guard, &source, runner).await;
+    // A task of its own: it waits for the disk, and no heartbeat waits with it.
+    let mut reconciling = JoinSet::new();
+    reconciling.spawn(reconcile::run(Arc::clone(&state), Arc::clone(&runner), args.stop_after_s));
     let services = Services::of_node(&args.data_dir);
     let access = S3Access::new(s3, role, imds.clone(), region, services.clone(), clock);
     let uploads = Uploads::start(Arc::clone(&state), outputs, access);
     let end = tokio::select! {
         () = control::run(&state, &client, &file.heartbeat_url) => EndReason::Gone,
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
-        () = reconcile::run(&state, &mut runner, args.stop_after_s) => EndReason::OnRequest,
+        ended = reconciling.join_next() => bail!("the loop that starts and stops allocs failed: {ended:?}"),
         () = inputs => EndReason::OnRequest,
         () = watch::interruption(&state, imds) => EndReason::OnRequest,
         () = guard::watch(&state, &guard) => EndReason::OnRequest,
@@ -163,10 +167,8 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
         () = watch::other_work(&state, args.busy_check.as_deref(), args.busy_check_every_s) => EndReason::OnRequest,
         () = shutdown => EndReason::OnRequest,
     };
-    finish(end, &args, &state, &mut runner, uploads).await;
-    if let JobUsers::Own(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
-        cgroup::remove_if_empty(parent);
-    }
+    reconciling.shutdown().await;
+    finish(end, &args, &state, &mut *runner.lock().await, uploads).await;
     Ok(())
 }
 
@@ -189,16 +191,20 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &SharedNode, runner: &m
         EndReason::OnRequest => tracing::info!("the agent ends; allocs keep running"),
     }
     uploads.finish(LAST_UPLOADS).await;
+    if let Some(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
+        cgroup::remove_if_empty(parent);
+    }
     if end == EndReason::Gone {
         run_on_gone(&args.on_gone).await;
     }
 }
 
 /// Looks at the machine before the first heartbeat. The first report then lists the allocs that are on it.
-async fn check_first(state: &SharedNode, guard: &Guard, source: &GpuSource, runner: &mut Runner) {
+async fn check_first(state: &SharedNode, guard: &Guard, source: &GpuSource, mut runner: Runner) -> Arc<Mutex<Runner>> {
     guard::first(state, guard).await;
     gpus::first(state, source).await;
-    reconcile::run_once(state, runner).await;
+    reconcile::run_once(state, &mut runner).await;
+    Arc::new(Mutex::new(runner))
 }
 
 /// How the node proves who it is: by the token of its file, or else by the role of its instance.

@@ -55,11 +55,8 @@ pub struct AgentArgs {
     /// How many processes and threads an alloc may have.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(10..=4_000_000))]
     pub max_tasks: u64,
-    /// Run all allocs as this user: they are isolated from the agent, and not from each other.
-    #[arg(long, value_name = "NAME")]
-    pub job_user: Option<String>,
     /// Run all allocs as the agent's own user: they can do what the agent can.
-    #[arg(long, conflicts_with = "job_user")]
+    #[arg(long)]
     pub unisolated: bool,
     /// Take work even if jobs can read the instance metadata, with the credentials of the instance's role.
     #[arg(long)]
@@ -70,7 +67,7 @@ pub struct AgentArgs {
     pub gpus_from: Option<PathBuf>,
     /// What runs the jobs with an image: docker, podman, or `auto` for the first of them that works.
     /// With `none`, this node runs no containers.
-    #[arg(long, value_name = "RUNTIME", default_value = "auto")]
+    #[arg(long, value_name = "RUNTIME", value_enum, default_value = "auto")]
     pub containers: WantedRuntime,
     /// Exit code 0 of this command means that other work keeps the node busy.
     #[arg(long, value_name = "COMMAND")]
@@ -139,11 +136,6 @@ pub enum InternalCommand {
 /// Neither the command line nor the metadata gives the instance id.
 pub const NO_INSTANCE_ID: &str = "the instance id is not known: give --instance-id, or do not give --no-imds";
 
-/// The error for a `--job-user` that does not exist.
-pub fn no_such_user(name: &str) -> anyhow::Error {
-    anyhow!("--job-user {name}: there is no such user on this machine")
-}
-
 pub fn read_node_file(path: &Path) -> anyhow::Result<LaunchFile> {
     let file = path.display();
     let bytes = std::fs::read(path).map_err(|e| {
@@ -155,10 +147,6 @@ pub fn read_node_file(path: &Path) -> anyhow::Result<LaunchFile> {
 /// Checks the rules that clap cannot check.
 pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
     ensure!(!args.no_imds || args.instance_id.is_some(), NO_INSTANCE_ID);
-    let given = [("--instance-id", &args.instance_id), ("--boot-id", &args.boot_id), ("--address", &args.address)];
-    if let Some((name, _)) = given.into_iter().find(|(_, value)| value.as_deref() == Some("")) {
-        bail!("{name} must not be empty");
-    }
     // The control plane refuses such an address, and such ids.
     if let Some(address) = args.address.as_ref().filter(|address| !is_host(address)) {
         bail!("--address {address:?} is neither an IP address nor the name of a host");
@@ -168,7 +156,7 @@ pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
         bail!("{name} {id:?} must be 1 to 128 letters, digits, '-', '_', '.' or ':'");
     }
     let job_uids = args.job_uids;
-    if args.job_user.is_none() && !args.unisolated {
+    if !args.unisolated {
         ensure!(
             nix::unistd::geteuid().is_root(),
             "only root can isolate jobs: start the agent as root, or give --unisolated if every job may do what this \
@@ -177,14 +165,6 @@ pub fn check(args: &AgentArgs) -> anyhow::Result<()> {
         if let Some(name) = user_in(job_uids) {
             bail!("--job-uids {job_uids}: the user {name} has one of these ids; choose a range that nobody uses");
         }
-    }
-    if let Some(name) = &args.job_user {
-        let user = nix::unistd::User::from_name(name).ok().flatten();
-        let (user, own) = (user.ok_or_else(|| no_such_user(name))?, nix::unistd::geteuid());
-        ensure!(
-            own.is_root() || own == user.uid,
-            "--job-user {name}: only root can run commands as another user; start the agent as root"
-        );
     }
     Ok(())
 }

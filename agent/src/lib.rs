@@ -20,6 +20,7 @@
 //! shared_node                 the state that the loops share
 //! protocol                    pure: the messages of the node, and how an answer changes its state
 //! blocking                    runs blocking work outside of the loops
+//! locks                       locks of files
 //! data_dir ─ atomic_file      the state file; every change is on disk before the agent uses it
 //! alloc_dir                   the directory of one alloc
 //! supervisor ─ process_table  one alloc: a process of its own, which survives the agent

@@ -18,7 +18,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -114,8 +114,14 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<()> {
     let config = AgentConfig { node, args, boot_id, s3: s3_environment(), clock };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
-        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        agent::run(config, either(term, int)).await
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let told_to_end = async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        agent::run(config, told_to_end).await
     });
     // Does not wait for running tasks: a destroy that hangs must not delay the end of the agent.
     runtime.shutdown_background();
@@ -148,11 +154,4 @@ fn run_alloc(dir: PathBuf) -> anyhow::Result<()> {
     let context = SupervisorContext { env, endpoints, program: OWN_PROGRAM.into(), s3, clock };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(supervisor::run(AllocDir::at(dir), &context))?)
-}
-
-async fn either(mut term: Signal, mut int: Signal) {
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
 }

@@ -224,6 +224,22 @@ async fn a_killed_supervisor_leaves_nothing_running_and_its_alloc_is_lost() {
 }
 
 #[tokio::test]
+async fn an_alloc_that_cannot_be_ended_is_told_with_the_heartbeats_as_long_as_it_runs() {
+    let mut node = TestNode::new().await;
+    node.with(|p| p.order(vec![order(0, "until test -e go; do sleep 0.05; done")]));
+    node.start(&[]);
+    node.running(0).await;
+    let told = |p: &mut crate::common::ControlPlane| p.beats.last().and_then(|beat| beat.unended.clone());
+    // As its supervisor does when what it killed does not die.
+    std::fs::write(node.alloc_dir(0).join("unended"), "").unwrap();
+    let name = node.until("it is told", |n| n.with(told)).await;
+    assert_eq!(name, format!("alloc {}", alloc_id(0)));
+    std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
+    assert_eq!(node.end_of(0).await.client, ClientStatus::Complete);
+    node.until("it is told no more", |n| n.with(|p| told(p).is_none().then_some(()))).await;
+}
+
+#[tokio::test]
 async fn ag_08_an_alloc_absent_from_the_list_is_stopped_and_not_reported() {
     let mut node = TestNode::new().await;
     node.with(|p| p.order(vec![order(0, "echo $$ > pid; exec sleep 1000")]));
@@ -237,16 +253,16 @@ async fn ag_08_an_alloc_absent_from_the_list_is_stopped_and_not_reported() {
 }
 
 #[tokio::test]
-async fn a_job_user_runs_the_command_without_the_agents_rights() {
+async fn a_command_with_a_user_of_its_own_has_not_the_agents_rights() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped: only root can run a job as another user");
     }
     let mut node = TestNode::new().await;
-    node.with(|p| p.order(vec![order(0, "id -un; id -gn; echo $HOME; touch mine && cat ../task.json")]));
-    node.start(&["--job-user", "nobody", "--allow-metadata"]);
+    node.with(|p| p.order(vec![order(0, "id -u; touch mine && cat ../task.json")]));
+    node.start(&["--job-uids", "1450000000-1450000009", "--allow-metadata"]);
     let end = node.end_of(0).await;
     let tail = end.log_tail.unwrap();
-    assert!(tail.starts_with("nobody\nnogroup\n/nonexistent\n"), "{tail}");
+    assert!(tail.starts_with("1450000001\n"), "{tail}");
     assert!(tail.contains("Permission denied"), "orders contain secrets: {tail}");
     assert!(node.alloc_dir(0).join("work/mine").exists());
 }
@@ -294,7 +310,7 @@ async fn a_jobs_environment_reaches_no_process_that_is_still_root() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped {name}: only root can run a job as another user");
     }
-    let shared_dir = tempfile::tempdir().unwrap();
+    let shared_dir = tempfile::tempdir_in(crate::common::open_dir()).unwrap();
     let written = shared_dir.path().join("written");
     std::fs::write(&written, "").unwrap();
     for (path, mode) in [(shared_dir.path(), 0o755), (written.as_path(), 0o666)] {
@@ -308,16 +324,16 @@ async fn a_jobs_environment_reaches_no_process_that_is_still_root() {
     let mut job = order(0, "true");
     job.env.insert("LD_PRELOAD".into(), library.display().to_string());
     node.with(|p| p.order(vec![job]));
-    node.start(&["--job-user", "nobody", "--allow-metadata"]);
+    node.start(&["--job-uids", "1450000010-1450000019", "--allow-metadata"]);
     assert_eq!(node.end_of(0).await.client, ClientStatus::Complete);
-    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid.to_string();
+    let own = "1450000011";
     let loaded_by = std::fs::read_to_string(written).unwrap();
-    assert!(loaded_by.lines().any(|uid| uid == nobody), "the job gets its variable: {loaded_by:?}");
-    assert!(loaded_by.lines().all(|uid| uid == nobody), "no other process gets it: {loaded_by:?}");
+    assert!(loaded_by.lines().any(|uid| uid == own), "the job gets its variable: {loaded_by:?}");
+    assert!(loaded_by.lines().all(|uid| uid == own), "no other process gets it: {loaded_by:?}");
 }
 
 #[tokio::test]
-async fn a_job_user_gets_the_jobs_environment_and_no_standard_input() {
+async fn a_user_of_its_own_gets_the_jobs_environment_and_no_standard_input() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped: only root can run a job as another user");
     }
@@ -329,9 +345,9 @@ async fn a_job_user_gets_the_jobs_environment_and_no_standard_input() {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
     node.with(|p| p.order(vec![job]));
-    node.start(&["--job-user", "nobody", "--allow-metadata"]);
+    node.start(&["--job-uids", "1450000020-1450000029", "--allow-metadata"]);
     let tail = node.end_of(0).await.log_tail.unwrap();
-    let group = nix::unistd::User::from_name("nobody").unwrap().unwrap().gid;
+    let group = 1_450_000_021;
     assert_eq!(
         tail,
         format!("CUDA_VISIBLE_DEVICES GREETING HOME LANG LOGNAME LONG NVIDIA_VISIBLE_DEVICES PATH USER {group}\n")

@@ -466,8 +466,6 @@ async fn an_ordinary_user_runs_jobs_only_if_told_that_they_are_not_isolated() {
     let mut node = TestNode::new().await;
     let said = refusal(&node, true, &[]);
     assert!(said.contains("only root can isolate jobs: start the agent as root, or give --unisolated"), "{said}");
-    let said = refusal(&node, true, &["--job-user", "daemon"]);
-    assert!(said.contains("only root can run commands as another user"), "{said}");
     // With `--unisolated`, an agent without root runs jobs as itself.
     std::fs::create_dir(node.data()).unwrap();
     nix::unistd::chown(&node.data(), Some(65_534.into()), None).unwrap();
@@ -486,15 +484,8 @@ async fn an_ordinary_user_runs_jobs_only_if_told_that_they_are_not_isolated() {
 async fn wrong_options_are_refused_before_anything_starts() {
     needs_root!();
     let node = TestNode::new().await;
-    let cases: [(&[&str], &str); 3] = [
-        (&["--job-uids", "0-10"], "must lie between"),
-        (&["--unisolated", "--job-user", "nobody"], "cannot be used with"),
-        (&["--job-user", "no-such-user"], "there is no such user"),
-    ];
-    for (args, want) in cases {
-        let said = refusal(&node, false, args);
-        assert!(said.contains(want), "{args:?}: {said}");
-    }
+    let said = refusal(&node, false, &["--job-uids", "0-10"]);
+    assert!(said.contains("must lie between"), "{said}");
     // Jobs could not reach their own directories.
     std::fs::set_permissions(node.dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let ids = ids();

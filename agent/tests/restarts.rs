@@ -2,7 +2,6 @@
 
 use crate::common::{TestNode, alloc_id, copy_program, is_alive, order};
 use model::ClientStatus;
-use nodekeeper_agent::runtime::RuntimeKind;
 use nodekeeper_agent::work::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use serde_json::json;
 use std::time::Duration;
@@ -323,8 +322,7 @@ async fn of_several_supervisors_one_runs_the_alloc_and_none_if_it_is_never_to_be
             files: None,
             node_id: crate::common::NODE_ID.parse().unwrap(),
             order: order(copy, "echo run >> runs"),
-            runtime: RuntimeKind::PROCESS,
-            job_user: None,
+            container: None,
             isolation: None,
             unisolated: true,
             gpus: Vec::new(),

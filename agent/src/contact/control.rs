@@ -41,19 +41,17 @@ struct CallPlan<'a> {
 /// Sends heartbeats and reports until the node is gone.
 pub async fn run(state: &SharedNode, client: &ControlPlaneClient, url: &str) {
     let now = Instant::now();
-    let (heartbeat_at, report_at, due_at, soon) = (now, now, None, None);
-    let (retry_s, failed_heartbeats, failed_reports) = (LONGEST_RETRY_S, 0, 0);
     let mut calls = CallPlan {
         state,
         client,
         url,
-        heartbeat_at,
-        report_at,
-        due_at,
-        soon,
-        retry_s,
-        failed_heartbeats,
-        failed_reports,
+        heartbeat_at: now,
+        report_at: now,
+        due_at: None,
+        soon: None,
+        retry_s: LONGEST_RETRY_S,
+        failed_heartbeats: 0,
+        failed_reports: 0,
     };
     loop {
         if Instant::now() >= calls.heartbeat_at && calls.heartbeat().await.is_break() {
@@ -105,18 +103,18 @@ impl CallPlan<'_> {
                 self.due_at = Some(now + usual);
                 ControlFlow::Continue(())
             }
-            Err(error) => self.heartbeat_failed(&error),
+            Err(error) => self.heartbeat_failed(&error).await,
         }
     }
 
     /// Sends a heartbeat, and saves the answer.
     async fn send_heartbeat(&self) -> Result<HeartbeatAnswer, CallError> {
         let state = self.state;
-        state.check_saving()?;
+        state.check_saving().await?;
         let heartbeat = state.read(|n| n.heartbeat(uptime_ms()));
         let timeout = Duration::from_secs_f64(heartbeat_timeout_s(self.retry_s));
         let answer: HeartbeatAnswer = self.client.post_within(timeout, self.url, "heartbeat", &heartbeat).await?;
-        let registered = state.update(|n| n.on_heartbeat(&answer))?;
+        let registered = state.update(|n| n.on_heartbeat(&answer)).await?;
         state.answered();
         state.follow(answer.follows.clone());
         if answer.report_handles {
@@ -129,7 +127,7 @@ impl CallPlan<'_> {
         Ok(answer)
     }
 
-    fn heartbeat_failed(&mut self, error: &CallError) -> ControlFlow<()> {
+    async fn heartbeat_failed(&mut self, error: &CallError) -> ControlFlow<()> {
         self.failed_heartbeats = self.failed_heartbeats.saturating_add(1);
         let failures = self.failed_heartbeats;
         let most = Duration::from_secs_f64(self.retry_s);
@@ -138,7 +136,7 @@ impl CallPlan<'_> {
             Some(ErrorCode::Gone) => return ControlFlow::Break(()),
             Some(ErrorCode::WrongIncarnation) => {
                 wait = self.wait_unless_first(failures);
-                self.state.update_or_log(Node::register_anew);
+                self.state.update_or_log(Node::register_anew).await;
             }
             // The node's record is bound to another instance. Only an operator or time can change that.
             Some(ErrorCode::ForeignInstance) => {
@@ -159,7 +157,7 @@ impl CallPlan<'_> {
     async fn send_reports(&mut self) -> ControlFlow<()> {
         while self.state.read(Node::has_report) {
             // The report number is on disk before it is used.
-            let sent = match self.state.update(Node::report) {
+            let sent = match self.state.update(Node::report).await {
                 Ok(None) => break,
                 Ok(Some(report)) => self.send_report(&report).await,
                 Err(error) => Err(error.into()),
@@ -174,7 +172,7 @@ impl CallPlan<'_> {
                         self.heartbeat_at = self.heartbeat_at.min(Instant::now() + soon);
                     }
                 }
-                Err(error) => return self.report_failed(&error),
+                Err(error) => return self.report_failed(&error).await,
             }
         }
         ControlFlow::Continue(())
@@ -186,14 +184,14 @@ impl CallPlan<'_> {
         for refusal in &answer.refused {
             tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
         }
-        self.state.update(|n| n.on_report(&answer))?;
+        self.state.update(|n| n.on_report(&answer)).await?;
         self.state.answered();
         // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
         self.state.handles_changed.notify_one();
         Ok(answer.next_heartbeat_s)
     }
 
-    fn report_failed(&mut self, error: &CallError) -> ControlFlow<()> {
+    async fn report_failed(&mut self, error: &CallError) -> ControlFlow<()> {
         self.failed_reports = self.failed_reports.saturating_add(1);
         let failures = self.failed_reports;
         let mut wait = self.wait(failures, error.retry_after);
@@ -202,7 +200,7 @@ impl CallPlan<'_> {
             // each refusal.
             let refused = LastCalls::Never { attempts: failures };
             wait = wait.max(backoff::wait(refused, None));
-            self.state.update_or_log(|n| n.on_report_refused(code));
+            self.state.update_or_log(|n| n.on_report_refused(code)).await;
             match code {
                 ErrorCode::Gone => return ControlFlow::Break(()),
                 ErrorCode::NotReady | ErrorCode::WrongIncarnation => {

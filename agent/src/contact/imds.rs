@@ -51,7 +51,7 @@ pub(crate) fn credentials_in(answer: &[u8]) -> serde_json::Result<Credentials> {
 
 #[derive(Deserialize)]
 struct InstanceAction {
-    time: String,
+    time: jiff::Timestamp,
 }
 
 impl Imds {
@@ -89,9 +89,8 @@ impl Imds {
     pub async fn interrupt_at(&self) -> Result<Option<Time>, ImdsError> {
         let path = "spot/instance-action";
         let Some(body) = self.get(path).await? else { return Ok(None) };
-        let invalid = |what: String| ImdsError::InvalidAnswer { path, what };
-        let action: InstanceAction = serde_json::from_str(&body).map_err(|e| invalid(e.to_string()))?;
-        let time: jiff::Timestamp = action.time.parse().map_err(|e: jiff::Error| invalid(e.to_string()))?;
+        let invalid = |e: serde_json::Error| ImdsError::InvalidAnswer { path, what: e.to_string() };
+        let InstanceAction { time } = serde_json::from_str(&body).map_err(invalid)?;
         Ok(Some(Time::from_ms(time.as_millisecond())))
     }
 

@@ -73,10 +73,8 @@ pub struct FilesSource {
     /// The directory in which this node keeps the contents of files.
     pub cache: PathBuf,
     /// The instance metadata service, if the node uses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imds_url: Option<String>,
     /// The region, if it is known without the metadata.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
 }
 

@@ -182,7 +182,7 @@ enum Printed {
 
 impl ElementRunner {
     async fn one(&self, element: u32) -> Result<(), EndCause> {
-        self.say(&[Frame { element, content: FrameContent::Begin }.bytes()]).await;
+        self.say(Frame { element, content: FrameContent::Begin }.bytes()).await;
         let mut printed = match self.elements.pack.at_once {
             0 | 1 => Printed::AtOnce,
             _ => Printed::AtItsEnd(SpooledTempFile::new(IN_MEMORY)),
@@ -256,7 +256,7 @@ impl ElementRunner {
     async fn print(&self, element: u32, content: FrameContent, printed: &mut Printed) -> Result<(), EndCause> {
         let bytes = Frame { element, content }.bytes();
         match printed {
-            Printed::AtOnce => self.say(&[bytes]).await,
+            Printed::AtOnce => self.say(bytes).await,
             Printed::AtItsEnd(file) => {
                 file.write_all(&bytes).map_err(|e| cannot("keep what an element printed", &e))?;
             }
@@ -268,7 +268,7 @@ impl ElementRunner {
     async fn end(&self, element: u32, printed: Printed, outcome: Option<Outcome>) -> io::Result<()> {
         let end = Frame { element, content: FrameContent::End(outcome) }.bytes();
         let Printed::AtItsEnd(mut file) = printed else {
-            self.say(&[end]).await;
+            self.say(end).await;
             return Ok(());
         };
         file.rewind()?;
@@ -285,11 +285,8 @@ impl ElementRunner {
         Ok(())
     }
 
-    async fn say(&self, parts: &[Vec<u8>]) {
-        let frames = self.frames.lock().await;
-        for part in parts {
-            let _unread_is_fine = frames.send(part.clone()).await;
-        }
+    async fn say(&self, frame: Vec<u8>) {
+        let _unread_is_fine = self.frames.lock().await.send(frame).await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::remains::Remains;
 use super::stops::{RECHECK, StopStep, Stops};
+use super::unended;
 use crate::work::alloc_dir::AllocTask;
 use crate::work::over_memory::was_killed;
 use model::EndCause;
@@ -27,11 +28,13 @@ pub(crate) struct CommandEnd<'a> {
     is_ordered: bool,
     /// Why the supervisor ends the command.
     pub(crate) reason: Option<EndCause>,
+    /// When it was killed first.
+    killed_at: Option<Instant>,
 }
 
 impl<'a> CommandEnd<'a> {
     pub(crate) const fn new(task: &'a AllocTask, remains: Remains<'a>, stops: Stops) -> Self {
-        Self { task, remains, stops, is_ordered: false, reason: None }
+        Self { task, remains, stops, is_ordered: false, reason: None, killed_at: None }
     }
 
     pub(crate) const fn is_ordered(&self) -> bool {
@@ -50,7 +53,13 @@ impl<'a> CommandEnd<'a> {
     /// Kills the command at once.
     pub(crate) fn kill(&mut self, why: EndCause) {
         self.reason.get_or_insert(why);
+        self.killed_at.get_or_insert(Instant::now());
         self.remains.processes().kill();
+    }
+
+    /// Whether the command was killed and does not die.
+    pub(crate) fn is_unended(&self) -> bool {
+        self.killed_at.is_some_and(|at| at.elapsed() >= unended::PATIENCE)
     }
 
     /// When [`CommandEnd::step`] must be called.
@@ -71,7 +80,10 @@ impl<'a> CommandEnd<'a> {
                 self.reason.get_or_insert(EndCause::OverTime { limit_s: self.task.order.work.timeout_s });
                 self.remains.notify(policy.ask_signal());
             }
-            StopStep::Kill => self.remains.kill(),
+            StopStep::Kill => {
+                self.killed_at.get_or_insert(now);
+                self.remains.kill();
+            }
         }
     }
 
@@ -104,6 +116,36 @@ impl<'a> CommandEnd<'a> {
                 EndCause::OverMemory { allowed_mib: needs.memory_mib, used_mib: None }
             }
             None => own,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::remains::Processes;
+    use super::*;
+    use crate::protocol::testing;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_was_killed_a_minute_ago_and_still_runs_cannot_be_ended() {
+        let mut task = testing::task(testing::order(0, 1));
+        (task.order.failure_policy.kill_timeout_s, task.order.failure_policy.stop_notice_s) = (5, 0);
+        let end = || {
+            let processes = Processes { supervisor: i32::MAX, first: 0, is_pack: false, cgroup: None };
+            let stops = Stops::new(&task.order.failure_policy, 0, Instant::now());
+            CommandEnd::new(&task, Remains::Processes(processes), stops)
+        };
+        let (mut stopped, mut killed) = (end(), end());
+        stopped.order("cancelled".to_owned());
+        killed.kill(EndCause::Lost { why: String::new() });
+        for (s, want) in [(0, [false, false]), (59, [false, false]), (60, [false, true]), (65, [true, true])] {
+            let at = killed.killed_at.unwrap() + Duration::from_secs(s);
+            while Instant::now() < at {
+                stopped.step();
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+            assert_eq!([stopped.is_unended(), killed.is_unended()], want, "{s} s");
         }
     }
 }

@@ -15,8 +15,9 @@
 
 use crate::isolation::cgroup;
 use crate::runtime::init::InitWatch;
-use crate::work::alloc_dir::AllocTask;
+use crate::runtime::{ContainerRuntime, TIMEOUT};
 use model::Signal;
+use model::ids::AllocId;
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -124,20 +125,26 @@ pub(crate) struct ContainerStop<'a> {
     /// The client of the runtime. It ends with the container.
     client: Processes<'a>,
     watch: Arc<InitWatch>,
-    task: &'a AllocTask,
+    runtime: ContainerRuntime,
+    alloc_id: AllocId,
     /// The signal that no process has got yet: the container may be starting, or its init may not be halted yet.
     unsent: Option<Signal>,
     killed_at: Option<Instant>,
 }
 
 impl<'a> ContainerStop<'a> {
-    pub(crate) const fn new(client: Processes<'a>, watch: Arc<InitWatch>, task: &'a AllocTask) -> Self {
-        Self { client, watch, task, unsent: None, killed_at: None }
+    pub(crate) const fn new(
+        client: Processes<'a>,
+        watch: Arc<InitWatch>,
+        runtime: ContainerRuntime,
+        alloc_id: AllocId,
+    ) -> Self {
+        Self { client, watch, runtime, alloc_id, unsent: None, killed_at: None }
     }
 
     /// Halts the init, sends the signal, and lets the init go on when nothing remains.
     fn go_on(&mut self) {
-        let send_by_runtime = |signal| self.task.runtime.notify(&self.task.order, signal);
+        let send_by_runtime = |signal| self.runtime.notify(self.alloc_id, signal);
         let Some(init) = self.watch.init() else {
             if self.watch.is_elsewhere() {
                 self.unsent.take().map(send_by_runtime);
@@ -164,7 +171,7 @@ impl<'a> ContainerStop<'a> {
         self.unsent = None;
         if let Some(at) = self.killed_at {
             let _ended_is_fine = init.send(Number::SIGKILL);
-            return at.elapsed() < self.task.runtime.stop_grace();
+            return at.elapsed() < TIMEOUT;
         }
         self.killed_at = Some(Instant::now());
         init.below().iter().for_each(|p| process_table::send(p.pid, Number::SIGKILL));

@@ -5,8 +5,7 @@
 
 use super::caller::VARIABLE;
 use super::live::{LiveAlloc, failed, not_running};
-use crate::isolation::JobUser;
-use crate::isolation::helper::{JobStart, Sandbox, restrict};
+use crate::isolation::helper::restrict;
 use crate::runtime::ProcessEnv;
 use crate::work::job_command::JobCommand;
 use crate::work::program;
@@ -22,18 +21,18 @@ use std::process::Command;
 /// the file system.
 pub(super) fn run(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String>) -> anyhow::Error {
     match prepare(live, command, mark, term) {
-        Ok(start) => {
-            let Some((name, args)) = start.command.words.split_first() else {
+        Ok(command) => {
+            let Some((name, args)) = command.words.split_first() else {
                 return not_running(live.task.order.alloc_id, "has no command");
             };
-            let error = Command::new(name).args(args).env_clear().envs(&start.command.env).exec();
-            anyhow::Error::msg(program::why_not(name, start.command.path(), &live.dir.work(), &error))
+            let error = Command::new(name).args(args).env_clear().envs(&command.env).exec();
+            anyhow::Error::msg(program::why_not(name, command.path(), &live.dir.work(), &error))
         }
         Err(error) => error,
     }
 }
 
-fn prepare(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String>) -> anyhow::Result<JobStart> {
+fn prepare(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String>) -> anyhow::Result<JobCommand> {
     // A session of its own, apart from the caller's terminal. The process that started this one passes on what the caller types.
     nix::unistd::setsid().map_err(|e| failed("leave the caller's session")(e.into()))?;
     if io::stdin().is_terminal() {
@@ -57,37 +56,24 @@ fn prepare(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String
     } else {
         None
     };
-    let user = task.user().map_err(failed("find out who runs the alloc"))?;
-    let is_of_user = |uid: u32| process_table::of_user(uid).contains(&process.pid);
-    if user.as_ref().is_some_and(|user| !is_of_user(user.uid)) {
+    let uid = task.uid().map_err(failed("find out who runs the alloc"))?;
+    if uid.is_some_and(|uid| !process_table::of_user(uid).contains(&process.pid)) {
         return Err(not_running(id, "is just starting: try again"));
     }
     if !process_table::is_alive(process.pid, process.start_ticks) {
         return Err(not_running(id, "has just ended"));
     }
-    let isolation = task.isolation.as_ref();
-    // A job that runs as the agent's own user is not restricted.
-    let is_restricted = user.is_some();
     let ulimits = task.order.work.ulimits.clone();
-    let start = JobStart {
-        command: JobCommand { words: command.to_vec(), env, input: None, ulimits },
-        user: user.unwrap_or_else(JobUser::of_this_process),
-        elements: None,
-        sandbox: isolation.map(|isolation| Sandbox {
-            mounts: None,
-            cgroup: isolation.cgroup.clone(),
-            max_tasks: isolation.max_tasks,
-        }),
-    };
-    if is_restricted {
-        restrict(&start, || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?)))
-            .map_err(failed("join the alloc"))?;
+    // A job that runs as the agent's own user is not restricted.
+    if let Some(isolation) = &task.isolation {
+        let enter_view = || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?));
+        restrict(&ulimits, Some(isolation), enter_view).map_err(failed("join the alloc"))?;
     }
     // This comes after the change of the user, which would undo it. The process that watches the caller may not run yet.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(|e| failed("make the command end with its caller")(e.into()))?;
     std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;
-    Ok(start)
+    Ok(JobCommand { words: command.to_vec(), env, input: None, ulimits })
 }
 
 /// The process that the supervisor started for the command: the oldest of its children. The other children were adopted. In a pack,

@@ -16,6 +16,7 @@ mod streams;
 pub use live::exit_code;
 
 use crate::OWN_PROGRAM;
+use crate::runtime::ContainerRuntime;
 use crate::work::supervisor::listen_to_ignored;
 use caller::CallerWatch;
 use live::{LiveAlloc, failed};
@@ -58,26 +59,23 @@ pub fn run(args: &EnterArgs, term: Option<String>) -> anyhow::Result<u8> {
     if let Some(mark) = &args.join {
         return Err(join::run(&live, &args.command, mark, term));
     }
-    let user = live.task.user().map_err(failed("find out who runs the alloc"))?;
-    let streams = Streams::open(user.as_ref()).map_err(failed("make the streams of the command"))?;
+    let uid = live.task.uid().map_err(failed("find out who runs the alloc"))?;
+    let streams = Streams::open(uid).map_err(failed("make the streams of the command"))?;
     let mark = caller::mark();
     let variable = format!("{}={mark}", caller::VARIABLE);
-    let client = live.task.runtime.inside(args.alloc, streams.is_terminal, &variable, &args.command);
-    let mut command = match client.as_deref().and_then(<[String]>::split_first) {
-        Some((program, rest)) => {
-            let mut command = Command::new(program);
-            command.args(rest);
-            command
+    let container = live.task.container;
+    let mut command = Command::new(container.map_or(OWN_PROGRAM, ContainerRuntime::program));
+    match container {
+        Some(_) => {
+            command.args(ContainerRuntime::inside(args.alloc, streams.is_terminal, &variable, &args.command));
         }
         None => {
-            let mut command = Command::new(OWN_PROGRAM);
             command.args(["enter", "--join", &mark, "--data-dir"]).arg(&args.data_dir).arg(args.alloc.to_string());
             command.arg("--").args(&args.command);
-            command
         }
-    };
+    }
     streams.give_to(&mut command).map_err(failed("give the command its streams"))?;
-    let entered = Entered { live: &live, mark, is_client: client.is_some() };
+    let entered = Entered { live: &live, mark, is_client: container.is_some() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let status = runtime.map_err(failed("wait for the command"))?.block_on(entered.wait(command, streams));
     let status = status.map_err(failed("run the command"))?;

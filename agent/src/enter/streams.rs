@@ -10,7 +10,6 @@
 //! settings of the caller's terminal are restored, however the command ends.
 //! Does not: look at what passes, or wait for a process that the command has left behind.
 
-use crate::isolation::JobUser;
 use crate::output::capture::has_data;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -45,8 +44,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Makes them. The command runs as `user`, and may open its streams again.
-    pub(super) fn open(user: Option<&JobUser>) -> io::Result<Self> {
+    /// Makes them. The command runs as `uid`, and may open its streams again.
+    pub(super) fn open(uid: Option<u32>) -> io::Result<Self> {
         let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
         let (input, out, stdin, stdout) = if is_terminal { terminal()? } else { pipes()? };
         let mut outputs = vec![(out, Caller::Out)];
@@ -58,10 +57,8 @@ impl Streams {
             OwnedFd::from(writer)
         };
         let commands = [stdin, stdout, stderr];
-        for stream in &commands {
-            if let Some(user) = user {
-                fchown(stream, Some(user.uid), Some(user.gid))?;
-            }
+        if uid.is_some() {
+            commands.iter().try_for_each(|stream| fchown(stream, uid, uid))?;
         }
         Ok(Self { is_terminal, input, outputs, commands })
     }

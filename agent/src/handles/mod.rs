@@ -96,7 +96,12 @@ impl HandleStore {
         };
         let results = [
             self.each_alloc(|name, label| add(name, HandleKind::Container, label)),
-            self.each_cache(|name, label| add(format!("{CACHE_PREFIX}{name}"), HandleKind::Volume, label)),
+            directories(&self.caches).map(|caches| {
+                for (name, _) in caches {
+                    let label = read_label(&self.cache_labels.join(&name));
+                    add(format!("{CACHE_PREFIX}{name}"), HandleKind::Volume, label);
+                }
+            }),
         ];
         for error in results.into_iter().filter_map(Result::err) {
             tracing::warn!(%error, "cannot list all handles: the report is not complete");
@@ -144,14 +149,6 @@ impl HandleStore {
             if label.is_some() || fs::remove_dir(dir.path()).is_err() {
                 add(name, label);
             }
-        }
-        Ok(())
-    }
-
-    fn each_cache(&self, mut add: impl FnMut(String, Option<String>)) -> io::Result<()> {
-        for (name, _) in directories(&self.caches)? {
-            let label = read_label(&self.cache_labels.join(&name));
-            add(name, label);
         }
         Ok(())
     }

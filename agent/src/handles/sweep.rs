@@ -45,22 +45,9 @@ struct ReportHistory {
     /// When the next report was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
     failures: u32,
-    /// Whether the log already says that handles wait for an operator.
-    is_wait_logged: bool,
     /// The wait before the next look at the handles, by the last answer.
     next: Duration,
     reported_at: Option<Instant>,
-}
-
-impl ReportHistory {
-    /// Logs that handles wait for an operator: once when the wait begins, not with each report.
-    fn log_waiting_handles(&mut self, answer: &HandleReportAnswer) {
-        let waits = answer.braked || !answer.conflicts.is_empty();
-        if waits && !self.is_wait_logged {
-            tracing::warn!(braked = answer.braked, conflicts = ?answer.conflicts, "handles wait for an operator");
-        }
-        self.is_wait_logged = waits;
-    }
 }
 
 impl Sweeper {
@@ -76,7 +63,7 @@ impl Sweeper {
         loop {
             let wait = match self.report(state, client, url, &mut history).await {
                 Ok(wait) => wait,
-                Err(error) => match report_failed(state, &error, &mut history) {
+                Err(error) => match report_failed(state, &error, &mut history).await {
                     ControlFlow::Continue(wait) => wait,
                     ControlFlow::Break(()) => return,
                 },
@@ -101,17 +88,17 @@ impl Sweeper {
         let as_of = state.read(|n| n.durable.as_of);
         let list = self.with_failures(self.handles.list().await);
         if history.reported_at.is_some_and(|at| at.elapsed() >= AT_LEAST_EVERY) {
-            state.update_or_log(Node::report_handles_again);
+            state.update_or_log(Node::report_handles_again).await;
         }
         if state.read(|n| n.durable.incarnation.is_none()) {
             return Ok(UNREGISTERED_DELAY);
         }
         let Some(round) = state.read(|n| n.handle_round(as_of, list)) else { return Ok(history.next) };
         history.reported_at = Some(Instant::now());
-        let Some(report) = state.update(|n| n.handle_report(&round))? else { return Ok(UNREGISTERED_DELAY) };
+        let Some(report) = state.update(|n| n.handle_report(&round)).await? else { return Ok(UNREGISTERED_DELAY) };
         let answer = client.post(url, "handles", &report).await?;
         history.failures = 0;
-        state.update_or_log(|n| n.end_handle_round(&round, &answer));
+        state.update_or_log(|n| n.end_handle_round(&round, &answer)).await;
         Ok(self.apply(state, &round, &answer, history).await)
     }
 
@@ -135,7 +122,6 @@ impl Sweeper {
         answer: &HandleReportAnswer,
         history: &mut ReportHistory,
     ) -> Duration {
-        history.log_waiting_handles(answer);
         // A handle that was not reported does not exist here, so it is no reason for an early report. One without a label
         // is not this agent's.
         let label_of = |handle: &String| round.reported(handle)?.label.clone();
@@ -203,13 +189,17 @@ impl Sweeper {
 }
 
 /// What to do after a report failed: end, or wait for this long.
-fn report_failed(state: &SharedNode, error: &CallError, history: &mut ReportHistory) -> ControlFlow<(), Duration> {
+async fn report_failed(
+    state: &SharedNode,
+    error: &CallError,
+    history: &mut ReportHistory,
+) -> ControlFlow<(), Duration> {
     history.failures = history.failures.saturating_add(1);
     let failures = history.failures;
     match error.code {
         Some(ErrorCode::Gone) => return ControlFlow::Break(()),
         Some(ErrorCode::WrongIncarnation) => {
-            state.update_or_log(Node::register_anew);
+            state.update_or_log(Node::register_anew).await;
             state.heartbeat_now.notify_one();
         }
         Some(ErrorCode::NotReady) => state.heartbeat_now.notify_one(),

@@ -1,14 +1,14 @@
 //! The process that becomes a job's command.
 //!
 //! Flow: a supervisor starts this program again, as the helper `as-user`, with the agent's own environment. The helper
-//! reads a [`JobStart`] from its standard input, enters the sandbox of the job, gives up the agent's rights, and becomes
+//! reads a [`JobStart`] from its standard input, enters the job's view of the files, gives up the agent's rights, and becomes
 //! the command with exactly the job's environment.
 //! Guarantees: no variable of a job is in the environment of a process that still has the agent's rights; otherwise a
 //! job's `LD_PRELOAD` would run the job's code as root. A command that runs has every restriction of its [`JobStart`]:
 //! if one cannot be applied, the command is not run.
 //! Does not: know allocs, or wait for the command.
 
-use super::{JobUser, PrivateMounts, cgroup, keyrings};
+use super::{TaskIsolation, cgroup, keyrings, private_mounts};
 use crate::elements::run::{self, ElementsStart};
 use crate::machine::memory_file::in_memory;
 use crate::work::job_command::JobCommand;
@@ -37,22 +37,11 @@ const MESSAGE_QUEUES: FsType = FsType(0x1980_0202);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     pub command: JobCommand,
-    pub user: JobUser,
-    /// What else restricts the command; `None` for a user that the operator named.
-    pub sandbox: Option<Sandbox>,
+    /// What restricts the command; `None` for the agent's own user.
+    pub isolation: Option<TaskIsolation>,
+    pub alloc_dir: PathBuf,
     /// The elements for each of which the command runs; `None` if it runs once.
     pub elements: Option<ElementsStart>,
-}
-
-/// What restricts a command whose alloc has a user id of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
-    /// The view of the file system; `None` if the machine does not allow one.
-    pub mounts: Option<PrivateMounts>,
-    /// The control group of the alloc; `None` if the machine has none.
-    pub cgroup: Option<PathBuf>,
-    /// How many processes and threads the user may have.
-    pub max_tasks: u64,
 }
 
 /// The file in which a helper says why it did not become the command. The command cannot reach the file, because it gets another
@@ -96,11 +85,13 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     let not_started = |why: String| EndCause::NotStarted { why };
     let start: JobStart = serde_json::from_reader(BufReader::new(stdin))
         .map_err(|e| not_started(format!("standard input says nothing to run: {e}")))?;
-    restrict(&start, || Ok(())).map_err(|e| match e.kind() {
+    let JobStart { command, isolation, alloc_dir, elements } = start;
+    let isolation = isolation.as_ref();
+    let view = isolation.map(|isolation| private_mounts(&alloc_dir, &isolation.closed)).unwrap_or_default();
+    restrict(&command.ulimits, isolation, || enter_private_mounts(&view)).map_err(|e| match e.kind() {
         io::ErrorKind::InvalidInput => EndCause::Rejected { why: e.to_string() },
         _ => not_started(e.to_string()),
     })?;
-    let JobStart { command, elements, .. } = start;
     if let Some(cause) = command.of_other_machine() {
         return Err(cause);
     }
@@ -111,27 +102,30 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     Err(command.why_not(&error))
 }
 
-/// Applies every restriction of the command to this process. `join` enters an existing view of the file system. The error
+/// Applies every restriction of a command to this process. `enter_view` leaves the machine's view of the file system. The error
 /// `InvalidInput` means that the machine does not allow a limit that the job asks for.
-pub fn restrict(start: &JobStart, join: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn restrict(
+    ulimits: &Ulimits,
+    isolation: Option<&TaskIsolation>,
+    enter_view: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     // Fails only on a kernel without the file, where the score does not exist.
     let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    if let Some(sandbox) = &start.sandbox {
-        if let Some(group) = &sandbox.cgroup {
+    if let Some(isolation) = isolation {
+        if let Some(group) = &isolation.cgroup {
             cgroup::enter(group).map_err(|e| failed("enter the control group", &e))?;
         }
-        if let Some(mounts) = &sandbox.mounts {
-            enter_private_mounts(mounts).map_err(|e| failed("make the private mounts", &e))?;
+        if isolation.private_mounts {
+            enter_view().map_err(|e| failed("enter the view of the file system", &e))?;
         }
-        join().map_err(|e| failed("enter the view of the file system", &e))?;
-        setrlimit(Resource::RLIMIT_NPROC, sandbox.max_tasks, sandbox.max_tasks)
+        setrlimit(Resource::RLIMIT_NPROC, isolation.max_tasks, isolation.max_tasks)
             .map_err(|e| failed("limit the tasks", &e.into()))?;
         umask(Mode::from_bits_truncate(0o022));
     }
     // Before the user changes: only root may raise a hard limit.
-    set_limits(&start.command.ulimits)?;
-    let JobUser { uid, gid, groups, .. } = &start.user;
-    become_user(*uid, *gid, groups).map_err(|e| failed("become the job's user", &e))?;
+    set_limits(ulimits)?;
+    let Some(isolation) = isolation else { return Ok(()) };
+    become_user(isolation.uid).map_err(|e| failed("become the job's user", &e))?;
     keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
 }
 
@@ -160,26 +154,23 @@ fn failed(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what}: {error}"))
 }
 
-/// Takes the identity for ever. The groups are changed before the user id, because only root may change groups.
-pub(super) fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    if nix::unistd::geteuid() != uid {
-        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
-        nix::unistd::setgroups(&groups)?;
-        nix::unistd::setresgid(gid, gid, gid)?;
-        nix::unistd::setresuid(uid, uid, uid)?;
-    }
+/// Takes the user id and the group id for ever. The groups are changed before the user id, because only root may change groups.
+pub(super) fn become_user(uid: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    nix::unistd::setgroups(&[])?;
+    nix::unistd::setresgid(gid, gid, gid)?;
+    nix::unistd::setresuid(uid, uid, uid)?;
     // No program that the command runs gives it other rights: not by a set-user-id bit, not by file capabilities.
     Ok(nix::sys::prctl::set_no_new_privs()?)
 }
 
 /// Leaves the machine's view of the file system, and makes a private one.
-pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
+pub(super) fn enter_private_mounts(mounts: &[(PathBuf, PathBuf)]) -> io::Result<()> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
     // Later mounts of the machine appear in this view, and mounts of this view stay in it.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
-    for (from, to) in &mounts.binds {
+    for (from, to) in mounts {
         let bound = mount(Some(from.as_path()), to.as_path(), NONE, MsFlags::MS_BIND, NONE);
         bound.map_err(|e| io::Error::other(format!("{} at {}: {e}", from.display(), to.display())))?;
     }
@@ -191,8 +182,6 @@ pub(super) fn enter_private_mounts(mounts: &PrivateMounts) -> io::Result<()> {
     if statfs("/dev/mqueue").is_ok_and(|fs| fs.filesystem_type() == MESSAGE_QUEUES) {
         mount(Some("mqueue"), "/dev/mqueue", Some("mqueue"), plain | MsFlags::MS_NOEXEC, NONE)?;
     }
-    if mounts.hide_processes {
-        mount(Some("proc"), "/proc", Some("proc"), plain | MsFlags::MS_NOEXEC, Some("hidepid=2"))?;
-    }
-    Ok(())
+    // Jobs see no processes of others.
+    Ok(mount(Some("proc"), "/proc", Some("proc"), plain | MsFlags::MS_NOEXEC, Some("hidepid=2"))?)
 }

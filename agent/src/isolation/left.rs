@@ -20,32 +20,19 @@ const OPEN: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
 /// The lists of System V objects, and the option of `ipcrm` that removes one.
 const SYSTEM_V: [(&str, &str); 3] = [("shm", "-m"), ("sem", "-s"), ("msg", "-q")];
 
-/// Where an alloc may have left something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Dir(&'static str),
-    SystemV { list: &'static str, option: &'static str },
-}
-
-/// The places that an alloc shared with others. `view` is its directory, if it had its own view of the file system: then it
-/// shared only the temporary directory that contains its own files.
-pub(super) fn places(view: Option<&Path>) -> Vec<Place> {
-    let temporary = TEMPORARY.into_iter().filter(|t| view.is_none_or(|dir| dir.starts_with(t)));
-    let open = OPEN.into_iter().filter(|_| view.is_none());
-    let system_v = SYSTEM_V.into_iter().filter(|_| view.is_none());
-    let system_v = system_v.map(|(list, option)| Place::SystemV { list, option });
-    temporary.chain(open).map(Place::Dir).chain(system_v).collect()
-}
-
-/// Removes everything that the user has left in these places. Call this when no process of the user runs. What cannot be removed
-/// is logged.
-pub(super) fn remove_of_user(uid: u32, places: &[Place]) {
-    for place in places {
-        match *place {
-            Place::Dir(dir) => remove_files(uid, dir),
-            Place::SystemV { list, option } => remove_objects(uid, list, option),
-        }
+/// Removes everything that the user of an alloc has left where others may leave something too. `view` is the directory of the alloc, if
+/// it had its own view of the file system. Call this when no process of the user runs. What cannot be removed is logged.
+pub(super) fn remove_of_user(uid: u32, view: Option<&Path>) {
+    shared_with_others(view).for_each(|dir| remove_files(uid, dir));
+    if view.is_none() {
+        SYSTEM_V.into_iter().for_each(|(list, option)| remove_objects(uid, list, option));
     }
+}
+
+/// The directories that an alloc shared with others: with its own view, only the temporary directory that contains its own files.
+fn shared_with_others(view: Option<&Path>) -> impl Iterator<Item = &'static str> {
+    let temporary = TEMPORARY.into_iter().filter(move |t| view.is_none_or(|dir| dir.starts_with(t)));
+    temporary.chain(OPEN.into_iter().filter(move |_| view.is_none()))
 }
 
 fn remove_files(uid: u32, dir: &str) {
@@ -85,9 +72,10 @@ mod tests {
 
     #[test]
     fn an_alloc_with_its_own_view_shared_only_the_temporary_directory_with_its_files() {
-        assert_eq!(places(Some(Path::new("/var/lib/nodekeeper/allocs/a"))), []);
-        assert_eq!(places(Some(Path::new("/var/tmp/data/allocs/a"))), [Place::Dir("/var/tmp")]);
-        assert_eq!(places(None).len(), TEMPORARY.len() + OPEN.len() + SYSTEM_V.len());
+        let shared = |view: Option<&str>| shared_with_others(view.map(Path::new)).collect::<Vec<_>>();
+        assert_eq!(shared(Some("/var/lib/nodekeeper/allocs/a")), [] as [&str; 0]);
+        assert_eq!(shared(Some("/var/tmp/data/allocs/a")), ["/var/tmp"]);
+        assert_eq!(shared(None).len(), TEMPORARY.len() + OPEN.len());
     }
 
     #[test]
@@ -110,7 +98,7 @@ mod tests {
             lists.iter().map(|list| ids_of(list, uid).len()).sum::<usize>()
         };
         assert_eq!((ipcmk.unwrap().success(), objects()), (true, 3));
-        remove_of_user(uid, &places(None));
+        remove_of_user(uid, None);
         assert_eq!((place(uid).exists(), place(other).exists(), objects()), (false, true, 0));
         remove_tree(&place(other)).unwrap();
     }

@@ -27,21 +27,10 @@ pub mod probe;
 
 use crate::machine::atomic_file::{self, if_there};
 use ids::IdRange;
-use nix::unistd::{Gid, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
-use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobUsers {
-    /// A user id of its own for each alloc.
-    Own(OwnIds),
-    /// This user, for all allocs.
-    Named(String),
-    /// The agent's own user, for all allocs.
-    Agent,
-}
 
 /// The ids that allocs get, and the limits of their isolation on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +61,7 @@ pub struct TaskIsolation {
     pub max_tasks: u64,
     pub private_mounts: bool,
     /// The device files that the alloc must not open: those of the GPUs that it does not have.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub closed: Vec<PathBuf>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
 }
 
@@ -98,62 +85,15 @@ impl TaskIsolation {
         if !has_ended {
             end::end_user(program, self.uid, self.reaper).await;
         }
-        let (uid, places) = (self.uid, left::places(self.private_mounts.then_some(dir)));
-        if !places.is_empty()
-            && let Err(error) = tokio::task::spawn_blocking(move || left::remove_of_user(uid, &places)).await
-        {
+        let (uid, view) = (self.uid, self.private_mounts.then(|| dir.to_owned()));
+        if let Err(error) = tokio::task::spawn_blocking(move || left::remove_of_user(uid, view.as_deref())).await {
             tracing::error!(%error, "the removal of what a job left failed");
         }
     }
 }
 
-/// A view of the file system that only the processes of one alloc have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrivateMounts {
-    /// Pairs of a path and the place where the job sees it.
-    pub binds: Vec<(PathBuf, PathBuf)>,
-    /// Whether `/proc` hides the processes of others.
-    pub hide_processes: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobUser {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-    /// The name. A user id of an alloc has this name only in the alloc's own view of the file system.
-    pub name: String,
-    /// The home directory; `None` for the directory in which the command runs.
-    pub home: Option<PathBuf>,
-}
-
 /// The name that an alloc's user id has in its own view of the file system.
 pub const JOB_NAME: &str = "job";
-
-impl JobUser {
-    /// The user of an alloc with a user id of its own.
-    pub fn own(uid: u32) -> Self {
-        Self { uid, gid: uid, groups: Vec::new(), name: JOB_NAME.to_owned(), home: None }
-    }
-
-    pub fn of_this_process() -> Self {
-        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        Self { gid, ..Self::own(uid) }
-    }
-
-    /// The user with this name, with the user's own groups. `None` if there is no such user.
-    pub fn named(name: &str) -> io::Result<Option<Self>> {
-        let Some(user) = User::from_name(name)? else { return Ok(None) };
-        let groups = getgrouplist(&CString::new(name)?, user.gid)?;
-        Ok(Some(Self {
-            uid: user.uid.as_raw(),
-            gid: user.gid.as_raw(),
-            groups: groups.into_iter().map(Gid::as_raw).collect(),
-            name: user.name,
-            home: Some(user.dir),
-        }))
-    }
-}
 
 /// The file of an alloc that nobody but root may open. It is mounted in the place of each file that is closed to the alloc.
 pub const CLOSED: &str = "closed";
@@ -163,20 +103,19 @@ pub fn write_closed(dir: &Path) -> io::Result<()> {
     std::fs::set_permissions(dir.join(CLOSED), std::os::unix::fs::PermissionsExt::from_mode(0o000))
 }
 
-/// The mounts that close these files to an alloc. A job has no right to undo them, or to make a device file of its own.
-pub fn closing<'a>(dir: &'a Path, closed: &'a [PathBuf]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-    closed.iter().filter(|path| path.exists()).map(|path| (dir.join(CLOSED), path.clone()))
-}
+/// Pairs of a path and the place where a job sees it.
+pub type PrivateMounts = Vec<(PathBuf, PathBuf)>;
 
-/// The private mounts of an alloc. `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a
-/// temporary directory contains the data directory, the alloc sees the machine's one. Otherwise the alloc would not find
-/// its own files.
-pub fn private_mounts(dir: &Path) -> PrivateMounts {
+/// The private mounts of an alloc, which close these files to it: a job has no right to undo them, or to make a device file of its own.
+/// `dir` is the directory of the alloc, with the files that [`write_user_files`] made. If a temporary directory contains the data
+/// directory, the alloc sees the machine's one. Otherwise the alloc would not find its own files.
+pub fn private_mounts(dir: &Path, closed: &[PathBuf]) -> PrivateMounts {
     let temporary = left::TEMPORARY.iter().map(Path::new).filter(|t| t.is_dir() && !dir.starts_with(t));
     let mut binds: Vec<_> = temporary.map(|t| (dir.join("tmp"), t.to_owned())).collect();
     binds.extend(USER_FILES.map(|name| (dir.join(name), Path::new("/etc").join(name))));
+    binds.extend(closed.iter().map(|path| (dir.join(CLOSED), path.clone())));
     binds.retain(|(_, to)| to.exists());
-    PrivateMounts { binds, hide_processes: proc_options_are_private() }
+    binds
 }
 
 /// The files that give users and groups their names.
@@ -184,10 +123,10 @@ pub const USER_FILES: [&str; 2] = ["passwd", "group"];
 
 /// Writes the users and groups of the machine, and those of the alloc, into the alloc's directory. Programs such as `ssh`
 /// and `git` fail for a user without a name.
-pub fn write_user_files(dir: &Path, user: &JobUser, home: &Path) -> io::Result<()> {
-    let (uid, gid, name) = (user.uid, user.gid, &user.name);
+pub fn write_user_files(dir: &Path, uid: u32, home: &Path) -> io::Result<()> {
+    let name = JOB_NAME;
     let lines =
-        [format!("{name}:x:{uid}:{gid}:nodekeeper job:{}:/bin/sh\n", home.display()), format!("{name}:x:{gid}:\n")];
+        [format!("{name}:x:{uid}:{uid}:nodekeeper job:{}:/bin/sh\n", home.display()), format!("{name}:x:{uid}:\n")];
     for (file, line) in USER_FILES.into_iter().zip(lines) {
         let Some(mut text) = if_there(std::fs::read(Path::new("/etc").join(file)))? else { continue };
         if !text.is_empty() && !text.ends_with(b"\n") {
@@ -203,13 +142,6 @@ pub fn write_user_files(dir: &Path, user: &JobUser, home: &Path) -> io::Result<(
 pub fn write_for_job(path: &Path, bytes: &[u8]) -> io::Result<()> {
     atomic_file::write(path, bytes)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
-}
-
-/// Whether a mount of `/proc` has options of its own. Before Linux 5.8 they would be the machine's.
-fn proc_options_are_private() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.trim().parse::<u32>().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 8)
 }
 
 /// Gives `path` to this user, and to nobody else.

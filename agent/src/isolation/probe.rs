@@ -11,7 +11,6 @@ use crate::machine::memory_file::as_stdin_bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -24,7 +23,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     pub uid: u32,
-    pub gid: u32,
     /// The private mounts to try; `None` for none.
     pub mounts: Option<PrivateMounts>,
     /// A directory that jobs must be able to enter.
@@ -44,16 +42,13 @@ pub struct ProbeResult {
     pub metadata: Vec<SocketAddr>,
 }
 
-/// Runs the helper, and returns what it found. `Interrupted`: somebody killed it, so nothing is known.
+/// Runs the helper, and returns what it found.
 pub async fn run(program: &Path, probe: &Probe) -> io::Result<ProbeResult> {
     let mut helper = Command::new(program);
     helper.arg("probe").env_clear().current_dir("/").kill_on_drop(true);
     helper.stdin(as_stdin_bytes(&serde_json::to_vec(probe)?)?).stdout(Stdio::piped()).stderr(Stdio::piped());
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("the helper did not end in {TIMEOUT:?}"));
     let output = tokio::time::timeout(TIMEOUT, helper.output()).await.map_err(late)??;
-    if let Some(signal) = output.status.signal() {
-        return Err(io::Error::new(io::ErrorKind::Interrupted, format!("signal {signal} ended the helper")));
-    }
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(format!("the helper failed ({}): {}", output.status, stderr.trim())));
@@ -64,7 +59,7 @@ pub async fn run(program: &Path, probe: &Probe) -> io::Result<ProbeResult> {
 pub fn run_helper(stdin: impl Read, mut stdout: impl Write) -> io::Result<()> {
     let probe: Probe = serde_json::from_reader(stdin)?;
     let no_mounts = probe.mounts.as_ref().and_then(|m| helper::enter_private_mounts(m).err()).map(|e| e.to_string());
-    helper::become_user(probe.uid, probe.gid, &[])?;
+    helper::become_user(probe.uid)?;
     let cannot_enter = std::env::set_current_dir(&probe.enter).err().map(|e| e.to_string());
     let found = ProbeResult { no_mounts, cannot_enter, metadata: metadata::reach(&probe.metadata) };
     stdout.write_all(&serde_json::to_vec(&found)?)

@@ -4,9 +4,11 @@
 //! that somebody copies is not removed meanwhile.
 //! Does not: survive a disk that changes what it stored: a copy is checked for its size only.
 
+use super::TemporaryFile;
 use crate::contact::client::NodeClock;
 use crate::machine::atomic_file::{absent_is_fine, if_there};
 use crate::machine::blocking::{blocking, on_files};
+use crate::machine::locks::{is_taken, lock_file};
 use files::{Digest, MAX_BYTES, digest_within};
 use model::files::Content;
 use s3::S3Error;
@@ -83,7 +85,7 @@ impl Cache {
         path: &Path,
         fetch: impl AsyncFn(File) -> Result<u64, S3Error>,
     ) -> Result<(), S3Error> {
-        let new = PartFile(path.with_extension(PART));
+        let new = TemporaryFile(path.with_extension(PART));
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new.0)?;
         fetch(file).await?;
         check(content, &new.0).await?;
@@ -151,17 +153,6 @@ impl Cache {
     }
 }
 
-/// A part of a content that is being fetched. It is removed with this value, unless it is whole and has its name.
-struct PartFile(PathBuf);
-
-impl Drop for PartFile {
-    fn drop(&mut self) {
-        if let Err(error) = absent_is_fine(fs::remove_file(&self.0)) {
-            tracing::warn!(%error, "a part of a content is left behind");
-        }
-    }
-}
-
 /// Refuses a file that is not this content.
 pub(super) async fn check(content: &Content, path: &Path) -> Result<(), S3Error> {
     let from = path.to_owned();
@@ -180,30 +171,20 @@ fn is_here(path: &Path, content: &Content) -> bool {
 /// Removes a content, unless somebody uses it.
 fn remove(path: &Path) -> io::Result<bool> {
     let lock = lock_file(&path.with_extension(LOCK))?;
-    match lock.try_lock() {
-        Ok(()) => {
-            let removed = absent_is_fine(fs::remove_file(path));
-            lock.unlock()?;
-            removed.map(|()| true)
-        }
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(e)) => Err(e),
+    if !is_taken(lock.try_lock())? {
+        return Ok(false);
     }
+    let removed = absent_is_fine(fs::remove_file(path));
+    lock.unlock()?;
+    removed.map(|()| true)
 }
 
-/// Waits for a lock. The file of a lock is not removed with its content: somebody may wait for it.
+/// Waits for a lock.
 async fn locked(lock: impl Fn() -> Result<(), TryLockError>) -> io::Result<()> {
-    loop {
-        match lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) => sleep(LOCKED).await,
-            Err(TryLockError::Error(e)) => return Err(e),
-        }
+    while !is_taken(lock())? {
+        sleep(LOCKED).await;
     }
-}
-
-fn lock_file(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
+    Ok(())
 }
 
 #[cfg(test)]

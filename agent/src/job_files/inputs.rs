@@ -3,17 +3,18 @@
 use super::cache::{Cache, check};
 use super::room::{DiskRoom, reserve};
 use super::{JobFiles, PATIENCE, patiently};
-use crate::isolation::JobUser;
 use crate::machine::blocking::on_files;
 use crate::work::obstacle::Obstacle;
+use crate::work::user_ids::give_below;
 use files::{Allowance, Beneath, MAX_BYTES, unpack_within};
 use model::enums::Service;
 use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY, bytes_on_disk};
 use rustix::fs::ioctl_ficlone;
 use s3::{S3, S3Error};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, lchown};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
@@ -26,8 +27,8 @@ const CHUNK: usize = 256 << 10;
 const A_DAY: Duration = Duration::from_secs(86_400);
 
 impl JobFiles<'_> {
-    /// Fetches every input and puts it into the work directory. `user` owns what is placed; `None` for the agent's own user.
-    pub async fn place(&self, user: Option<&JobUser>) -> Result<(), Obstacle> {
+    /// Fetches every input and puts it into the work directory. `uid` owns what is placed; `None` for the agent's own user.
+    pub async fn place(&self, uid: Option<u32>) -> Result<(), Obstacle> {
         let contents = || self.order().work.inputs.values().filter_map(content_of);
         let bytes = contents().fold(0_u64, |all, content| all.saturating_add(content.bytes));
         // Nobody knows the size of an object before it comes.
@@ -37,10 +38,10 @@ impl JobFiles<'_> {
             let s = longest.as_secs();
             Err(Obstacle::Service(Service::S3, format!("the inputs did not come within {s} s")))
         };
-        timeout(longest, self.place_all(user)).await.unwrap_or_else(late)
+        timeout(longest, self.place_all(uid)).await.unwrap_or_else(late)
     }
 
-    async fn place_all(&self, user: Option<&JobUser>) -> Result<(), Obstacle> {
+    async fn place_all(&self, uid: Option<u32>) -> Result<(), Obstacle> {
         self.make_room().await?;
         let work = self.alloc.dir.work();
         // All inputs get the same time. It is later than the time of everything that an earlier job left in a cache, so make builds that anew.
@@ -67,8 +68,9 @@ impl JobFiles<'_> {
                 }
             }
         }
-        let Some((uid, gid)) = user.map(|user| (user.uid, user.gid)) else { return Ok(()) };
-        let given = on_files(0, move |allowance| give_away(&work, uid, gid, allowance)).await;
+        let Some(uid) = uid else { return Ok(()) };
+        let placed_by = BTreeSet::from([nix::unistd::geteuid().as_raw()]);
+        let given = on_files(0, move |allowance| give_below(&work, &placed_by, uid, allowance)).await;
         given.map_err(|e| Obstacle::of_node("the inputs cannot be given to the job", &e))
     }
 
@@ -147,13 +149,8 @@ async fn fetch(s3: &S3, place: &model::stored::S3Place, file: File, most: u64) -
 }
 
 fn in_order(inputs: &Inputs) -> impl Iterator<Item = (&str, &Source)> {
-    let of = |is_first: bool| {
-        inputs
-            .iter()
-            .filter(move |(name, _)| (*name == WORK_DIRECTORY) == is_first)
-            .map(|(name, source)| (name.as_str(), source))
-    };
-    of(true).chain(of(false))
+    let others = inputs.iter().filter(|(name, _)| *name != WORK_DIRECTORY);
+    inputs.get_key_value(WORK_DIRECTORY).into_iter().chain(others).map(|(name, source)| (name.as_str(), source))
 }
 
 /// Makes the folders of a name, and returns its path. Fails if an earlier input made a link there that leads out of the work
@@ -176,22 +173,6 @@ fn make_way(work: &Path, name: &str) -> io::Result<PathBuf> {
         _ => {}
     }
     Ok(to)
-}
-
-/// Gives everything in a folder to the user of the job.
-fn give_away(folder: &Path, uid: u32, gid: u32, allowance: &mut Allowance) -> io::Result<()> {
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            allowance.take_entry()?;
-            lchown(entry.path(), Some(uid), Some(gid))?;
-            if entry.file_type()?.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    Ok(())
 }
 
 fn copy(from: &Path, to: &Path, form: Form, at: SystemTime, allowance: &mut Allowance) -> io::Result<()> {

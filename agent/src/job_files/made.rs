@@ -144,8 +144,7 @@ impl ArchivedOutput {
         if self.pattern.is_none() && stays_within(path, target) {
             return Ok(None);
         }
-        let found = open_beneath(&self.work.path, &Path::new(&self.at).join(path), &self.work.path_for_job);
-        Ok(found.ok().flatten().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file())))
+        Ok(self.open(path))
     }
 
     /// The archive, as it is made.
@@ -167,7 +166,7 @@ impl ArchivedOutput {
             match found {
                 OpenedEntry::File(_) => names.push(path.to_owned()),
                 OpenedEntry::Folder => {}
-                OpenedEntry::Link(_) if self.open(path)?.is_some() => names.push(path.to_owned()),
+                OpenedEntry::Link(_) if self.open(path).is_some() => names.push(path.to_owned()),
                 OpenedEntry::Link(_) | OpenedEntry::Special => left_out.add(path),
             }
             Ok(())
@@ -176,10 +175,9 @@ impl ArchivedOutput {
     }
 
     /// A file of it, by its name below the folder.
-    pub(super) fn open(&self, name: &Path) -> io::Result<Option<File>> {
-        let found =
-            open_beneath(&self.work.path, &Path::new(&self.at).join(name), &self.work.path_for_job).ok().flatten();
-        Ok(found.filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file())))
+    pub(super) fn open(&self, name: &Path) -> Option<File> {
+        let found = open_beneath(&self.work.path, &Path::new(&self.at).join(name), &self.work.path_for_job);
+        found.ok().flatten().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))
     }
 }
 

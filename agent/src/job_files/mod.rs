@@ -20,11 +20,13 @@ mod room;
 pub use outputs::StoredSoFar;
 
 use crate::contact::s3_access::{FilesSource, S3Access};
+use crate::machine::atomic_file::absent_is_fine;
 use crate::rights::keys::JobRole;
 use crate::work::obstacle::Obstacle;
 use crate::work::supervised::{Supervised, SupervisorContext};
 use model::wire::AllocOrder;
 use s3::{S3, S3Error};
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -56,7 +58,18 @@ impl JobFiles<'_> {
 
     /// The work directory as the job sees it.
     fn path_for_job(&self) -> PathBuf {
-        self.alloc.task.runtime.work_path(&self.alloc.dir.work())
+        self.alloc.task.work_for_job(&self.alloc.dir)
+    }
+}
+
+/// A file that is removed with this value, also if the work is cut short, unless it has another name by then.
+struct TemporaryFile(PathBuf);
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if let Err(error) = absent_is_fine(fs::remove_file(&self.0)) {
+            tracing::warn!(%error, path = %self.0.display(), "a temporary file is left behind");
+        }
     }
 }
 

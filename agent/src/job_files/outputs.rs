@@ -145,8 +145,8 @@ impl JobFiles<'_> {
             let place: S3Place = format!("{to}/{}", name.to_str().ok_or_else(bad)?).parse().map_err(|_| bad())?;
             let (chosen, name) = (chosen.clone(), name.clone());
             let found = on_files(MAX_BYTES, move |allowance| {
-                let mut file =
-                    chosen.open(&name)?.ok_or_else(|| io::Error::other(format!("{} is gone", name.display())))?;
+                let gone = || io::Error::other(format!("{} is gone", name.display()));
+                let mut file = chosen.open(&name).ok_or_else(gone)?;
                 let digest = digest_within(&mut file, allowance)?;
                 Ok((file, digest))
             });

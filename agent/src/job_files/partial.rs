@@ -13,10 +13,10 @@
 //! was stored earlier stays until something newer is stored; a failure never changes how the alloc ends.
 //! Does not: know when the instance ends, or see files of one output at the same moment while the command writes them.
 
-use super::JobFiles;
 use super::made::copy;
 use super::room::DiskRoom;
-use crate::machine::atomic_file::{self, absent_is_fine};
+use super::{JobFiles, TemporaryFile};
+use crate::machine::atomic_file;
 use crate::machine::blocking::{blocking, on_files};
 use crate::work::alloc_dir::AllocDir;
 use files::MAX_BYTES;
@@ -75,7 +75,7 @@ impl JobFiles<'_> {
     /// Stores one output, and adds it to the list of the stored ones. `None` if it is not there, or stored already.
     async fn stored(&self, place: &S3Place, output: &Output) -> Result<Option<StoredOutput>, S3Error> {
         let (work, path, to) = (self.work_dir(), output.path.clone(), self.alloc.dir.copy_of_output());
-        let _removed_at_the_end = CopyFile(to.clone());
+        let _removed_at_the_end = TemporaryFile(to.clone());
         let room = DiskRoom::of(&work.path)?.now.min(MAX_BYTES);
         let (copied, from) = (to.clone(), work);
         let content = on_files(room, move |allowance| copy(&from, &path, &copied, allowance)).await?;
@@ -107,17 +107,6 @@ impl JobFiles<'_> {
         let dir = self.alloc.dir.clone();
         blocking(move || dir.write_partial(&list)).await?;
         Ok(Some(stored))
-    }
-}
-
-/// The copy of an output. It is removed with this value, also if the work is cut short.
-struct CopyFile(PathBuf);
-
-impl Drop for CopyFile {
-    fn drop(&mut self) {
-        if let Err(error) = absent_is_fine(fs::remove_file(&self.0)) {
-            tracing::warn!(%error, "the copy of an output is left behind");
-        }
     }
 }
 

@@ -5,14 +5,15 @@
 //! Does not: store how allocs ended; the directory of each alloc does.
 
 use super::atomic_file::{self, Spare, if_there};
+use super::locks::{is_taken, lock_file};
 use crate::protocol::{Durable, LocalAlloc};
 use crate::work::alloc_dir::{AllocDir, GPU_SAMPLES};
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, ensure};
 use model::ids::NodeId;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The size of the state file and of its spare file. Without this reserved space a node with a full disk could not save orders. The
@@ -43,16 +44,12 @@ impl DataDir {
         // An absolute path: supervisors and commands run in other directories.
         let root = root.canonicalize().map_err(unusable(root))?;
         let lock_path = root.join("lock");
-        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
-        let lock = lock.map_err(unusable(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "another agent uses {}: stop that agent first, or give this one another --data-dir",
-                root.display()
-            ),
-            Err(TryLockError::Error(error)) => return Err(unusable(&lock_path)(error)),
-        }
+        let lock = lock_file(&lock_path).map_err(unusable(&lock_path))?;
+        ensure!(
+            is_taken(lock.try_lock()).map_err(unusable(&lock_path))?,
+            "another agent uses {}: stop that agent first, or give this one another --data-dir",
+            root.display()
+        );
         let spare = Spare::new(root.join("state.spare"), STATE_BYTES);
         let dir = Self { root, spare, _lock: lock };
         // Another program may have made the directory, or an earlier agent.

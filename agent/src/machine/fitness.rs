@@ -34,7 +34,7 @@ const TRY_SOON: Duration = Duration::from_secs(2);
 const BYTES: usize = 64 << 10;
 
 /// The results of the last starts, and of tries of the disk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Fitness {
     /// Why the disk takes no files.
     disk: Option<String>,
@@ -44,13 +44,8 @@ pub struct Fitness {
     failed_at: Option<Instant>,
     /// Why the last of them could not, and until when the node takes no work.
     refuses: Option<(String, Instant)>,
-    pause: Duration,
-}
-
-impl Default for Fitness {
-    fn default() -> Self {
-        Self { disk: None, tried_at: None, failed: BTreeSet::new(), failed_at: None, refuses: None, pause: FIRST_PAUSE }
-    }
+    /// How often the node has refused since an alloc was started.
+    pauses: u32,
 }
 
 impl Fitness {
@@ -74,8 +69,9 @@ impl Fitness {
         }
         self.failed_at = Some(now);
         if self.failed.insert(id) && self.failed.len() >= TOO_MANY {
-            self.refuses = Some((format!("cannot start work: {why}"), now + self.pause));
-            self.pause = self.pause.saturating_mul(2).min(LONGEST_PAUSE);
+            let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.pauses)).min(LONGEST_PAUSE);
+            self.refuses = Some((format!("cannot start work: {why}"), now + pause));
+            self.pauses = self.pauses.saturating_add(1);
         }
     }
 
@@ -83,7 +79,7 @@ impl Fitness {
     pub fn worked(&mut self) {
         self.failed.clear();
         self.refuses = None;
-        self.pause = FIRST_PAUSE;
+        self.pauses = 0;
     }
 
     /// Why the node takes no work; `None` if it may.

@@ -110,7 +110,7 @@ pub async fn first(state: &SharedNode, source: &GpuSource) {
     for gpu in &gpus {
         tracing::info!(uuid = gpu.uuid, model = gpu.model, device = ?gpu.device, sick = gpu.sick, "this machine has a GPU");
     }
-    state.update_or_log(|node| node.gpus = gpus);
+    state.update_or_log(|node| node.gpus = gpus).await;
 }
 
 /// Looks again and again, and reports each change to the control plane at once.
@@ -132,7 +132,7 @@ pub async fn watch(state: &SharedNode, source: &GpuSource, looks_file: &Path) {
             Some(sick) => tracing::error!(sick, "GPUs cannot be used"),
             None => tracing::info!("all GPUs can be used"),
         }
-        if state.update_or_log(|node| node.gpus = gpus).is_some() {
+        if state.update_or_log(|node| node.gpus = gpus).await.is_some() {
             state.heartbeat_now.notify_one();
         }
     }

@@ -9,10 +9,10 @@
 
 use super::data_dir::DataDir;
 use crate::OWN_PROGRAM;
-use crate::config::{AgentArgs, no_such_user};
+use crate::config::AgentArgs;
 use crate::contact::shared_node::SharedNode;
 use crate::isolation::probe::{self, Probe, ProbeResult};
-use crate::isolation::{JobUser, JobUsers, OwnIds, PrivateMounts, cgroup, metadata, private_mounts};
+use crate::isolation::{OwnIds, PrivateMounts, cgroup, metadata};
 use crate::protocol::Refusals;
 use anyhow::{anyhow, bail};
 use std::io;
@@ -30,13 +30,13 @@ const ADVICE: &str = "set the rule of the boot script, or give --allow-metadata"
 #[derive(Clone, Debug)]
 pub struct Guard {
     enter: PathBuf,
-    /// The user and group ids of jobs to try it with; empty if nothing is tried.
-    ids: Vec<(u32, u32)>,
+    /// The user ids to try it with, which no job has; empty if nothing is tried.
+    ids: Vec<u32>,
     metadata: Vec<SocketAddr>,
 }
 
-/// Chooses who runs commands, and finds out what the machine allows.
-pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(JobUsers, Guard)> {
+/// Chooses who runs commands, and finds out what the machine allows. `None`: the agent's own user runs them.
+pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(Option<OwnIds>, Guard)> {
     let mut guard = Guard {
         enter: data.allocs(),
         ids: Vec::new(),
@@ -44,35 +44,27 @@ pub async fn prepare(args: &AgentArgs, data: &DataDir) -> anyhow::Result<(JobUse
     };
     if args.unisolated {
         tracing::warn!("jobs are not isolated: they run as the agent's own user, and can do what the agent can");
-        return Ok((JobUsers::Agent, guard));
-    }
-    if let Some(name) = &args.job_user {
-        let user = JobUser::named(name).ok().flatten().ok_or_else(|| no_such_user(name))?;
-        tracing::warn!(user = name, "all jobs run as the same user: they are not isolated from each other");
-        guard.ids = vec![(user.uid, user.gid)];
-        guard.must_enter().await?;
-        return Ok((JobUsers::Named(name.clone()), guard));
+        return Ok((None, guard));
     }
     let (uids, max_tasks) = (args.job_uids, args.max_tasks);
     let cgroups = cgroup::set_up(uids.first);
     // No job has these two ids. A job that kills everything of its own user must not kill a probe.
-    guard.ids = [uids.first, uids.last].map(|id| (id, id)).into();
+    guard.ids = [uids.first, uids.last].into();
     let no_mounts = guard.must_enter().await?.no_mounts;
     let private_mounts = no_mounts.is_none();
     tracing::info!(user_ids = %uids, private_mounts, ?cgroups, no_mounts, "each job runs as a user id of its own");
-    Ok((JobUsers::Own(OwnIds { uids, max_tasks, private_mounts, cgroups }), guard))
+    Ok((Some(OwnIds { uids, max_tasks, private_mounts, cgroups }), guard))
 }
 
 impl Guard {
-    fn probe(&self, (uid, gid): (u32, u32), mounts: Option<PrivateMounts>, metadata: Vec<SocketAddr>) -> Probe {
-        Probe { uid, gid, mounts, enter: self.enter.clone(), metadata }
+    fn probe(&self, uid: u32, mounts: Option<PrivateMounts>, metadata: Vec<SocketAddr>) -> Probe {
+        Probe { uid, mounts, enter: self.enter.clone(), metadata }
     }
 
     /// Finds out what the machine allows. Fails if jobs could not enter the data directory.
     async fn must_enter(&self) -> anyhow::Result<ProbeResult> {
         let Some(id) = self.ids.first() else { bail!("cannot isolate jobs: no user id") };
-        let mounts = PrivateMounts { binds: Vec::new(), ..private_mounts(&self.enter) };
-        let found = probe::run(Path::new(OWN_PROGRAM), &self.probe(*id, Some(mounts), Vec::new())).await;
+        let found = probe::run(Path::new(OWN_PROGRAM), &self.probe(*id, Some(PrivateMounts::new()), Vec::new())).await;
         let found = found.map_err(|e| anyhow!("cannot isolate jobs: {e}"))?;
         if let Some(why) = &found.cannot_enter {
             let advice = "let others enter its parents (chmod o+x), or choose another --data-dir";
@@ -81,16 +73,10 @@ impl Guard {
         Ok(found)
     }
 
-    /// Why this node takes no work; `None` if it may. `before` is what the last attempt found: it stays if this attempt was
-    /// killed, which proves nothing.
-    pub async fn refusal(&self, before: Option<String>) -> Option<String> {
-        for id in &self.ids {
-            if self.metadata.is_empty() {
-                return None;
-            }
+    /// Why this node takes no work; `None` if it may.
+    pub async fn refusal(&self) -> Option<String> {
+        for id in self.ids.iter().filter(|_| !self.metadata.is_empty()) {
             match self.reach(*id).await {
-                // All jobs of the machine may have the user of the attempt (`--job-user`), and may kill it.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => return before,
                 Err(error) => {
                     return Some(format!("cannot find out whether jobs reach the metadata: {error}; {ADVICE}"));
                 }
@@ -106,7 +92,7 @@ impl Guard {
 
     /// The addresses of the metadata that a job with this id reaches as a process. A job in a container reaches the same ones,
     /// because it has the network and the user ids of the machine.
-    async fn reach(&self, id: (u32, u32)) -> io::Result<Vec<SocketAddr>> {
+    async fn reach(&self, id: u32) -> io::Result<Vec<SocketAddr>> {
         let probe = self.probe(id, None, self.metadata.clone());
         probe::run(Path::new(OWN_PROGRAM), &probe).await.map(|found| found.metadata)
     }
@@ -114,21 +100,19 @@ impl Guard {
 
 /// Tries before the first heartbeat, so that the control plane places nothing on a node that takes no work.
 pub async fn first(state: &SharedNode, guard: &Guard) {
-    let untried = Some("it is not known yet whether jobs reach the metadata".to_owned());
-    note(state, guard.refusal(untried).await, |refuses| &mut refuses.metadata);
+    note(state, guard.refusal().await, |refuses| &mut refuses.metadata).await;
 }
 
 /// Tries again and again whether the node may take work, and tells the control plane at once when that changes.
 pub async fn watch(state: &SharedNode, guard: &Guard) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let before = state.read(|n| n.refuses.metadata.clone());
-        note(state, guard.refusal(before).await, |refuses| &mut refuses.metadata);
+        note(state, guard.refusal().await, |refuses| &mut refuses.metadata).await;
     }
 }
 
 /// Notes one of the reasons why the node takes no work; `None` if there is none.
-pub fn note(state: &SharedNode, refusal: Option<String>, which: fn(&mut Refusals) -> &mut Option<String>) {
+pub async fn note(state: &SharedNode, refusal: Option<String>, which: fn(&mut Refusals) -> &mut Option<String>) {
     let mut refuses = state.read(|n| n.refuses.clone());
     let known = which(&mut refuses);
     if *known == refusal {
@@ -139,7 +123,7 @@ pub fn note(state: &SharedNode, refusal: Option<String>, which: fn(&mut Refusals
         Some(why) => tracing::error!(why, "this node takes no work"),
         None => tracing::info!("this node takes work again"),
     }
-    if state.update_or_log(|n| n.refuses = refuses).is_some() {
+    if state.update_or_log(|n| n.refuses = refuses).await.is_some() {
         state.heartbeat_now.notify_one();
     }
 }

@@ -7,5 +7,6 @@ pub mod data_dir;
 pub mod fitness;
 pub mod gpus;
 pub mod guard;
+pub(crate) mod locks;
 pub mod memory_file;
 pub mod watch;

@@ -18,7 +18,7 @@ pub async fn interruption(state: &SharedNode, imds: Option<Imds>) {
             && state.read(|n| n.interrupt_at) != Some(at)
         {
             tracing::warn!(interrupt_at = %at, "EC2 will interrupt this instance");
-            if state.update_or_log(|n| n.interrupt_at = Some(at)).is_some() {
+            if state.update_or_log(|n| n.interrupt_at = Some(at)).await.is_some() {
                 state.heartbeat_now.notify_one();
                 // What its jobs have printed must not end with it.
                 state.store_now.notify_one();
@@ -33,7 +33,7 @@ pub async fn other_work(state: &SharedNode, command: Option<&str>, interval: Dur
     let Some(command) = command else { return std::future::pending().await };
     loop {
         let busy = Some(busy::check(command).await);
-        if state.read(|n| n.busy) != busy && state.update_or_log(|n| n.busy = busy).is_some() {
+        if state.read(|n| n.busy) != busy && state.update_or_log(|n| n.busy = busy).await.is_some() {
             state.heartbeat_now.notify_one();
         }
         sleep(interval).await;

@@ -9,7 +9,6 @@
 
 use super::output_files::OutputFiles;
 use crate::elements::ElementsLog;
-use crate::isolation::JobUser;
 use model::output::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
@@ -57,18 +56,12 @@ impl Capture {
     /// Makes the pipes, and writes what comes out of them into these files. The pipes are given to the job's user: a command
     /// that opens `/dev/stderr` opens its pipe again.
     /// With `elements`, standard output is a stream of frames.
-    pub fn start(
-        files: &OutputFiles,
-        user: Option<&JobUser>,
-        elements: Option<ElementsLog>,
-    ) -> io::Result<(Self, Printers)> {
+    pub fn start(files: &OutputFiles, uid: Option<u32>, elements: Option<ElementsLog>) -> io::Result<(Self, Printers)> {
         let (out, out_writer) = pipe()?;
         let (err, err_writer) = pipe()?;
         let (ended, end) = pipe()?;
-        if let Some(user) = user {
-            for pipe in [&out_writer, &err_writer] {
-                fchown(pipe, Some(user.uid), Some(user.gid))?;
-            }
+        if uid.is_some() {
+            [&out_writer, &err_writer].into_iter().try_for_each(|pipe| fchown(pipe, uid, uid))?;
         }
         let given_up = Arc::default();
         let out_of_memory = elements.as_ref().map(ElementsLog::out_of_memory).unwrap_or_default();

@@ -28,21 +28,11 @@ impl Gpu {
     }
 }
 
-/// The GPUs that the directory of an alloc names.
+/// The GPUs that an alloc holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub alloc_id: AllocId,
     pub uuids: Vec<String>,
-    /// Whether the alloc was given them in this boot. No process survives a reboot.
-    pub is_of_this_boot: bool,
-    /// Whether nothing of the alloc runs any more.
-    pub has_ended: bool,
-}
-
-impl Holder {
-    fn holds(&self) -> bool {
-        self.is_of_this_boot && !self.has_ended
-    }
 }
 
 /// Why an alloc gets no GPUs.
@@ -64,7 +54,7 @@ pub fn assign(alloc_id: AllocId, needs: u32, all: &[Gpu], holders: &[Holder]) ->
         let why = sick(all).map(|sick| format!(" ({sick})")).unwrap_or_default();
         Lacking::Always(format!("it needs {needs} GPUs and {} of this machine can be used{why}", usable.len()))
     };
-    let own = holders.iter().find(|holder| holder.alloc_id == alloc_id && holder.holds());
+    let own = holders.iter().find(|holder| holder.alloc_id == alloc_id);
     if let Some(own) = own.filter(|own| own.uuids.len() == needs) {
         let is_usable = own.uuids.iter().all(|uuid| usable.contains(uuid.as_str()));
         return if is_usable { Ok(own.uuids.clone()) } else { Err(too_few()) };
@@ -72,7 +62,7 @@ pub fn assign(alloc_id: AllocId, needs: u32, all: &[Gpu], holders: &[Holder]) ->
     if usable.len() < needs {
         return Err(too_few());
     }
-    let others = holders.iter().filter(|holder| holder.alloc_id != alloc_id && holder.holds());
+    let others = holders.iter().filter(|holder| holder.alloc_id != alloc_id);
     let held: BTreeSet<&str> = others.flat_map(|holder| &holder.uuids).map(String::as_str).collect();
     let free = all.iter().map(|gpu| gpu.uuid.as_str()).filter(|uuid| usable.contains(uuid) && !held.contains(uuid));
     let found: Vec<String> = free.take(needs).map(str::to_owned).collect();
@@ -104,7 +94,7 @@ mod tests {
 
     fn holder(copy: u32, uuids: &[&str]) -> Holder {
         let uuids = uuids.iter().map(|uuid| (*uuid).to_owned()).collect();
-        Holder { alloc_id: alloc_id(copy), uuids, is_of_this_boot: true, has_ended: false }
+        Holder { alloc_id: alloc_id(copy), uuids }
     }
 
     #[test]
@@ -115,13 +105,9 @@ mod tests {
         assert_eq!(got(0, std::slice::from_ref(&one)), Ok(String::new()));
         assert_eq!(got(2, &[]), Ok("GPU-0,GPU-1".into()));
         assert_eq!(got(2, &[one.clone(), two.clone()]), Ok("GPU-1,GPU-3".into()));
-        assert!(matches!(got(3, &[one.clone(), two.clone()]), Err(Lacking::Now(_))));
-        // An alloc that has ended, or ran before a reboot, holds none any more.
-        assert_eq!(got(4, &[Holder { has_ended: true, ..one.clone() }]), Ok("GPU-0,GPU-1,GPU-2,GPU-3".into()));
-        assert_eq!(got(1, &[Holder { is_of_this_boot: false, ..one }]), Ok("GPU-0".into()));
-        // An alloc keeps its own GPUs even if others are free now, but not those of an earlier boot.
+        assert!(matches!(got(3, &[one, two]), Err(Lacking::Now(_))));
+        // An alloc keeps its own GPUs even if others are free now.
         assert_eq!(got(1, &[holder(0, &["GPU-3"])]), Ok("GPU-3".into()));
-        assert_eq!(got(1, &[Holder { is_of_this_boot: false, ..holder(0, &["GPU-3"]) }]), Ok("GPU-0".into()));
     }
 
     #[test]

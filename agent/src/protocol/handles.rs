@@ -68,16 +68,8 @@ impl HandleRound {
 }
 
 fn digest(sorted: &[ReportedHandle], turn: u64) -> String {
-    let mut hash = Sha256::new();
-    hash.update(turn.to_le_bytes());
-    for h in sorted {
-        let fields = [Some(h.handle.as_str()), Some(h.kind.as_str()), h.label.as_deref(), h.parent.as_deref()];
-        for field in fields {
-            hash.update(field.map_or(u64::MAX, |f| f.len() as u64).to_le_bytes());
-            hash.update(field.unwrap_or_default());
-        }
-    }
-    hex(hash.finalize().get(..8).unwrap_or_default())
+    let bytes = serde_json::to_vec(&(turn, sorted)).unwrap_or_default();
+    hex(Sha256::digest(bytes).get(..8).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -107,6 +107,8 @@ pub struct Node {
     ask_until_ms: Option<u64>,
     pub refuses: Refusals,
     pub gpus: Vec<Gpu>,
+    /// The running allocs that cannot be ended.
+    pub unended: BTreeSet<AllocId>,
     pub reach: ServiceReach,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
@@ -139,6 +141,7 @@ impl Node {
             ask_until_ms: None,
             refuses: Refusals { metadata: None, starts: None },
             gpus: Vec::new(),
+            unended: BTreeSet::new(),
             reach: ServiceReach { fails: None, reaches: None },
             settled_handles: None,
             handle_turn: 0,
@@ -154,6 +157,7 @@ impl Node {
 
     /// The heartbeat of a machine that has been up for so long.
     pub fn heartbeat(&self, uptime_ms: Option<u64>) -> Heartbeat {
+        let unended: Vec<String> = self.unended.iter().map(|id| format!("alloc {id}")).collect();
         Heartbeat {
             instance_id: self.identity.instance_id.clone(),
             boot_id: self.durable.boot_id.clone(),
@@ -166,6 +170,7 @@ impl Node {
             refuses: self.refuses.reason().map(str::to_owned),
             gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
             gpus_sick: sick(&self.gpus),
+            unended: (!unended.is_empty()).then(|| unended.join(", ")),
             reach: self.reach.clone(),
             uptime_ms,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),

@@ -1,6 +1,6 @@
 //! The state of a node that survives its agent, and how a list of orders changes it.
 //!
-//! Guarantees: the JSON form of these types is the state file; a field may be added with a default, but not renamed. Lists are
+//! Guarantees: the JSON form of these types is the state file. Lists are
 //! applied in the order of `seq`, and an older list changes nothing; `desired` never changes from stop to run; an alloc that may
 //! have run before, here or elsewhere, is not started. Pure: no files, no clock.
 //! Does not: start or stop anything, or read or write the file (`data_dir` does).
@@ -19,7 +19,6 @@ pub struct Durable {
     /// The boot that this state belongs to. No process survives a reboot.
     pub boot_id: String,
     /// The incarnation that the control plane issued at registration; `None` before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// The highest `seq` whose orders were applied.
     pub as_of: u64,
@@ -32,10 +31,8 @@ pub struct Durable {
     /// An alloc placed at this `seq` or before is not started, because it may have run on an earlier disk of this node.
     /// On a blank disk this is `u64::MAX` until a registration is answered. The maximum holds back no new alloc: the
     /// control plane places nothing before it has the registration and the complete report that follows.
-    #[serde(default)]
     pub wiped_at: u64,
     /// The allocs that the last list of orders left out, because the control plane could not read their rows.
-    #[serde(default)]
     pub unreadable: BTreeSet<AllocId>,
 }
 
@@ -61,15 +58,12 @@ impl Durable {
 pub struct LocalAlloc {
     pub order: AllocOrder,
     /// Why the agent stops the alloc on its own decision; `None` if it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<String>,
     /// Whether the control plane no longer lists the alloc. The agent then stops the alloc, does not report its end,
     /// and forgets it.
-    #[serde(default)]
     pub dropped: bool,
     /// Whether the alloc was dropped and is listed again, because a table was restored. The alloc is reported while it
     /// runs. After its end a complete report does not list it, so the control plane counts it as lost.
-    #[serde(default)]
     pub relisted: bool,
 }
 

@@ -1,7 +1,6 @@
 //! Values that the tests of several modules start from.
 
 use super::orders::Durable;
-use crate::runtime::RuntimeKind;
 use crate::work::alloc_dir::AllocTask;
 use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
@@ -27,8 +26,7 @@ pub(crate) fn task(order: AllocOrder) -> AllocTask {
         files: None,
         node_id: node_id(),
         order,
-        runtime: RuntimeKind::PROCESS,
-        job_user: None,
+        container: None,
         isolation: None,
         unisolated: true,
         gpus: Vec::new(),

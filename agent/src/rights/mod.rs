@@ -14,7 +14,6 @@ pub mod port;
 pub mod secrets;
 pub mod service;
 
-use crate::isolation::JobUser;
 use crate::runtime::interface::ProcessEnv;
 use model::wire::AllocOrder;
 use serde::{Deserialize, Serialize};
@@ -34,7 +33,6 @@ pub struct CredentialsSource {
     /// The address on this machine.
     pub url: String,
     /// The region of the node, if it is known: a job that names none works there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
 }
 
@@ -59,12 +57,12 @@ impl CredentialsPort {
     }
 }
 
-/// Makes the token of the alloc in `dir`, for this user only.
-pub fn make_token(dir: &Path, user: Option<&JobUser>) -> io::Result<String> {
+/// Makes the token of the alloc in `dir`, for this user only, or for the agent's own.
+pub fn make_token(dir: &Path, uid: Option<u32>) -> io::Result<String> {
     let mut bytes = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let token = model::auth::hex(&bytes);
-    write_for(&dir.join(TOKEN_FILE), token.as_bytes(), user)?;
+    write_for(&dir.join(TOKEN_FILE), token.as_bytes(), uid)?;
     Ok(token)
 }
 
@@ -105,11 +103,11 @@ pub fn is_default(name: &str) -> bool {
     REGION.contains(&name)
 }
 
-/// Makes a file that only this user can read.
-fn write_for(path: &Path, content: &[u8], user: Option<&JobUser>) -> io::Result<()> {
+/// Makes a file that only this user can read, or only the agent's own.
+fn write_for(path: &Path, content: &[u8], uid: Option<u32>) -> io::Result<()> {
     fs::File::options().write(true).create_new(true).mode(0o400).open(path)?.write_all(content)?;
-    match user {
-        Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
+    match uid {
+        Some(_) => std::os::unix::fs::chown(path, uid, uid),
         None => Ok(()),
     }
 }

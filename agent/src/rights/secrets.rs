@@ -7,7 +7,6 @@
 
 use super::keys::{JobRole, PATIENCE, RETRY, ServiceError, client};
 use super::{SECRETS_DIR, write_for};
-use crate::isolation::JobUser;
 use crate::machine::atomic_file::make_dir;
 use crate::runtime::interface::ProcessEnv;
 use crate::work::obstacle::Obstacle;
@@ -190,7 +189,7 @@ pub fn variables(
     values: &BTreeMap<String, String>,
     dir: &Path,
     seen_at: &Path,
-    user: Option<&JobUser>,
+    uid: Option<u32>,
 ) -> io::Result<ProcessEnv> {
     let value = |place: &String| values.get(place).cloned().unwrap_or_default();
     let mut env: ProcessEnv = work.secrets.iter().map(|(name, place)| (name.clone(), value(place))).collect();
@@ -204,7 +203,7 @@ pub fn variables(
     for (n, (name, place)) in work.secret_files.iter().enumerate() {
         // The name of a variable may not be a valid name of a file.
         let file = n.to_string();
-        write_for(&files.join(&file), value(place).as_bytes(), user)?;
+        write_for(&files.join(&file), value(place).as_bytes(), uid)?;
         env.insert(name.clone(), seen_at.join(SECRETS_DIR).join(file).display().to_string());
     }
     Ok(env)

@@ -1,6 +1,6 @@
 //! Commands in containers, through the command of docker or of podman.
 //!
-//! The two take the same arguments; what each does in its own way is in its [`ContainerRuntime`].
+//! The two take the same arguments; what each does in its own way stands where it does it.
 //! Guarantees: a container is named after its alloc and labelled with its node id; it gets the same directories, variables and
 //! standard input as a process would; nothing that a job says is read as an option; no value of a variable is on a command
 //! line, where every user of the machine could read it. A container whose alloc has a user runs as that user of the machine,
@@ -8,13 +8,11 @@
 //! Does not: build images, decide which are pulled or removed (`image` does), or speak to a daemon itself.
 
 use super::interface::{
-    CommandSpec, Container, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, ProcessEnv, Runtime,
+    CommandSpec, Container, ContainerRuntime, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, ProcessEnv,
     not_passed_on, rejected,
 };
-use crate::isolation::JobUser;
 use crate::machine::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
-use async_trait::async_trait;
 use model::container_env::{Passing, passing};
 use model::ids::AllocId;
 use model::image::is_image_reference;
@@ -23,17 +21,19 @@ use model::{EndCause, Signal};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
 /// The directory in a container with the files that the agent makes for the command.
-const ALLOC_PATH: &str = "/run/nodekeeper";
+pub(crate) const ALLOC_PATH: &str = "/run/nodekeeper";
 /// The names of these files. An alloc need not have all of them.
 const FOR_COMMAND: [&str; 3] = [TOKEN_FILE, SECRETS_DIR, HOSTS_FILE];
 /// The directory of the alloc, in the container.
-const WORK_DIR: &str = "/work";
+pub(crate) const WORK_DIR: &str = "/work";
+/// The directory of the caches, in the container.
+pub(crate) const CACHES: &str = "/caches";
 
 /// The label that holds the node id.
 const LABEL: &str = "nodekeeper.node-id";
@@ -45,8 +45,8 @@ const ALLOCS_LABEL: &str = "nodekeeper.allocs";
 /// The share of one vCPU when the machine is busy: docker's default for a container.
 const SHARES_PER_VCPU: u64 = 1024;
 
-/// The longest wait for one answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for one answer, and for the client to end after everything in its container was killed.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest time that a pull may take.
 const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -57,81 +57,30 @@ const CLIENT_FAILED: i32 = 125;
 const CANNOT_RUN: i32 = 126;
 const NO_PROGRAM: i32 = 127;
 
-/// A command that runs containers.
-#[derive(Debug)]
-pub(super) struct ContainerRuntime {
-    program: &'static str,
-    /// Options of `run` that only this runtime has.
-    options: &'static [&'static str],
-    /// The options of `run` that give a container these GPUs, and no others.
-    gpus: fn(&[String]) -> Vec<String>,
-    /// The format by which a list shows the label with the node id.
-    node_id: &'static str,
-    /// The format by which an image shows the digest of its own manifest. `digests` leaves this digest out if a registry gave the
-    /// image another one: that of the list of the image for all architectures.
-    own_digest: &'static str,
-    /// The command line that pulls an image, with the login in this directory.
-    pull: fn(&Path) -> Vec<String>,
-}
+impl ContainerRuntime {
+    /// In the order in which an agent looks for them.
+    pub const ALL: [Self; 2] = [Self::Docker, Self::Podman];
 
-pub(super) static DOCKER: ContainerRuntime = ContainerRuntime {
-    program: "docker",
-    options: &[],
-    gpus: |uuids| {
-        // Docker splits the value at its commas, except within quotes.
-        vec!["--gpus".to_owned(), format!("\"device={}\"", uuids.join(","))]
-    },
-    node_id: r#"{{.Label "nodekeeper.node-id"}}"#,
-    own_digest: "",
-    pull: |login| vec!["--config".to_owned(), login.display().to_string(), "pull".to_owned()],
-};
-
-pub(super) static PODMAN: ContainerRuntime = ContainerRuntime {
-    program: "podman",
-    // Otherwise a container would get the proxies of the agent's environment.
-    options: &["--http-proxy=false"],
-    // The names that NVIDIA's container toolkit gives to GPUs.
-    gpus: |uuids| uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect(),
-    node_id: r#"{{index .Labels "nodekeeper.node-id"}}"#,
-    own_digest: "{{.Digest}}",
-    pull: |login| {
-        let file = login.join("config.json").display().to_string();
-        vec!["pull".to_owned(), "--authfile".to_owned(), file]
-    },
-};
-
-#[async_trait]
-impl Runtime for ContainerRuntime {
-    fn name(&self) -> &'static str {
-        self.program
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
     }
 
-    /// A list needs the daemon of docker, and the storage of podman.
-    async fn try_out(&self) -> io::Result<()> {
-        call(self.program, &["ps", "--quiet"], TIMEOUT).await.map(drop)
+    /// Tries whether it works on this machine. A list needs the daemon of docker, and the storage of podman.
+    pub async fn try_out(self) -> io::Result<()> {
+        self.call(&["ps", "--quiet"]).await.map(drop)
     }
 
-    /// The image has its own variables, except for the home of a user that the image does not know.
-    fn base_environment(&self, _agent_env: &ProcessEnv, user: Option<&JobUser>, _work_dir: &Path) -> ProcessEnv {
-        let home = user.map(|_| ("HOME".to_owned(), WORK_DIR.to_owned()));
-        home.into_iter().collect()
-    }
-
-    fn cache_path(&self, name: &str, _on_node: &Path) -> PathBuf {
-        Path::new("/caches").join(name)
-    }
-
-    fn work_path(&self, _on_node: &Path) -> PathBuf {
-        PathBuf::from(WORK_DIR)
-    }
-
-    fn alloc_path(&self, _on_node: &Path) -> PathBuf {
-        PathBuf::from(ALLOC_PATH)
-    }
-
-    async fn digests(&self, image: &str) -> io::Result<Vec<String>> {
-        let format = format!("{}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}", self.own_digest);
-        let out = call(self.program, &["image", "inspect", "--format", &format, "--", image], TIMEOUT).await?;
+    /// The names of this image in registries, with digests (`NAME@DIGEST`); there may be none. An error if the machine does not
+    /// have the image.
+    pub async fn digests(self, image: &str) -> io::Result<Vec<String>> {
+        // podman shows the digest of the image's own manifest too. It is left out if a registry gave the image another one: that of the
+        // list of the image for all architectures.
+        let own = if self == Self::Podman { "{{.Digest}}" } else { "" };
+        let format = format!("{own}\n{{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}}");
+        let out = self.call(&["image", "inspect", "--format", &format, "--", image]).await?;
         let mut lines = out.lines().map(str::trim);
         let own = lines.next().unwrap_or_default().to_owned();
         let (all, lists): (Vec<_>, Vec<_>) = lines
@@ -141,27 +90,39 @@ impl Runtime for ContainerRuntime {
         Ok(if lists.is_empty() { all } else { lists })
     }
 
-    async fn image_id(&self, image: &str) -> io::Result<String> {
-        call(self.program, &["image", "inspect", "--format", "{{.Id}}", "--", image], TIMEOUT).await.map(|id| bare(&id))
+    /// The id of this image. An error if the machine does not have it.
+    pub async fn image_id(self, image: &str) -> io::Result<String> {
+        self.call(&["image", "inspect", "--format", "{{.Id}}", "--", image]).await.map(|id| bare(&id))
     }
 
-    async fn image_ids(&self) -> io::Result<BTreeSet<String>> {
-        let out = call(self.program, &["image", "ls", "--all", "--quiet", "--no-trunc"], TIMEOUT).await?;
+    /// The ids of all images of the machine.
+    pub async fn image_ids(self) -> io::Result<BTreeSet<String>> {
+        let out = self.call(&["image", "ls", "--all", "--quiet", "--no-trunc"]).await?;
         Ok(out.lines().map(bare).collect())
     }
 
-    async fn pull(&self, image: &str, login: Option<&Path>) -> io::Result<()> {
-        let mut args = login.map_or_else(|| vec!["pull".to_owned()], self.pull);
+    /// Pulls this image. `login` is a directory with docker's `config.json`.
+    pub async fn pull(self, image: &str, login: Option<&Path>) -> io::Result<()> {
+        let pull = || "pull".to_owned();
+        let mut args = match (self, login) {
+            (_, None) => vec![pull()],
+            (Self::Docker, Some(login)) => vec!["--config".to_owned(), login.display().to_string(), pull()],
+            (Self::Podman, Some(login)) => {
+                vec![pull(), "--authfile".to_owned(), login.join("config.json").display().to_string()]
+            }
+        };
         args.extend(["--quiet".to_owned(), "--".to_owned(), image.to_owned()]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        call(self.program, &args, PULL_TIMEOUT).await.map(drop)
+        call(self.program(), &args, PULL_TIMEOUT).await.map(drop)
     }
 
-    async fn remove_image(&self, image: &str) -> io::Result<()> {
-        call(self.program, &["image", "rm", "--", image], TIMEOUT).await.map(drop)
+    /// Removes this name of an image that no container uses, and the image with its last name.
+    pub async fn remove_image(self, image: &str) -> io::Result<()> {
+        self.call(&["image", "rm", "--", image]).await.map(drop)
     }
 
-    fn invocation(&self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause> {
+    /// How this command is started, or why it cannot be.
+    pub fn invocation(self, spec: &CommandSpec<'_>) -> Result<Invocation, EndCause> {
         let image = spec.image.ok_or_else(|| rejected(OTHER_RUNTIME))?;
         if !is_image_reference(image) {
             return Err(rejected(format!(
@@ -173,38 +134,27 @@ impl Runtime for ContainerRuntime {
         let file = inherited(variables.file.as_bytes()).map_err(not_passed_on)?;
         let args = self.run_args(spec, image, &variables, &format!("/proc/self/fd/{}", file.as_raw_fd()));
         let stdin = spec.input.map_or(Ok(Stdio::null()), as_stdin_bytes).map_err(not_passed_on)?;
-        let program = self.program.into();
-        Ok(Invocation { program, args, env: variables.by_name, stdin, process: Process::Client(file) })
+        let (program, process) = (self.program().into(), Process::Client(self, file));
+        Ok(Invocation { program, args, env: variables.by_name, stdin, process })
     }
 
-    /// Sends CONT behind it: a stopped process takes a signal only when it goes on. The order in which they arrive does not matter.
-    fn notify(&self, order: &AllocOrder, signal: Signal) {
+    /// Sends a signal to the first process of the container of an alloc, and returns at once. Sends CONT behind it: a stopped process
+    /// takes a signal only when it goes on. The order in which they arrive does not matter.
+    pub fn notify(self, alloc: AllocId, signal: Signal) {
         for signal in [signal, Signal::CONT] {
-            let (program, name) = (self.program, order.alloc_id.to_string());
             tokio::spawn(async move {
-                let args = ["kill", "--signal", &signal.to_string(), &name];
-                call(program, &args, TIMEOUT).await.map(drop)
+                self.call(&["kill", "--signal", &signal.to_string(), &alloc.to_string()]).await.map(drop)
             });
         }
     }
 
-    fn stop_grace(&self) -> Duration {
-        TIMEOUT
-    }
-
-    fn end_grace(&self) -> Duration {
-        2 * TIMEOUT
-    }
-
-    fn enforces_memory_limit(&self) -> bool {
-        true
-    }
-
-    async fn judge(&self, order: &AllocOrder, code: i32, output: &str, is_out_of_memory: bool) -> Option<EndCause> {
+    /// What the exit code of the client means if it is not the command's own. `output` is the end of what was printed.
+    /// `is_out_of_memory`: the kernel has killed one of its processes for its memory limit.
+    pub async fn judge(self, order: &AllocOrder, code: i32, output: &str, is_out_of_memory: bool) -> Option<EndCause> {
         let name = order.alloc_id.to_string();
         let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
         // Without an answer the container counts as one that was never started.
-        let state = call(self.program, &["inspect", "--format", format, &name], TIMEOUT).await.unwrap_or_default();
+        let state = self.call(&["inspect", "--format", format, &name]).await.unwrap_or_default();
         let mut words = state.split_whitespace();
         // podman does not know it of groups of version 1, and the agent does not know it if it saw no group.
         let is_out_of_memory = words.next() == Some("true") || is_out_of_memory;
@@ -212,8 +162,9 @@ impl Runtime for ContainerRuntime {
         self.judged(order, code, output, is_started, is_out_of_memory)
     }
 
-    async fn remove(&self, name: &str) -> io::Result<()> {
-        match call(self.program, &["rm", "--force", "--volumes", name], TIMEOUT).await {
+    /// Removes the container with this name, running or not. Succeeds if there is no such container.
+    pub async fn remove(self, name: &str) -> io::Result<()> {
+        match self.call(&["rm", "--force", "--volumes", name]).await {
             Err(e) if e.to_string().to_ascii_lowercase().contains("no such container") => Ok(()),
             // The program of the runtime was removed from the machine.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -221,43 +172,45 @@ impl Runtime for ContainerRuntime {
         }
     }
 
-    /// The container has the user, the rights and the variables. Its runtime gives them to the command.
-    fn inside(&self, alloc: AllocId, is_terminal: bool, more: &str, command: &[String]) -> Option<Vec<String>> {
+    /// The arguments that run this command in the container of an alloc, with this variable more. The container has the user, the
+    /// rights and the variables. Its runtime gives them to the command.
+    pub fn inside(alloc: AllocId, is_terminal: bool, more: &str, command: &[String]) -> Vec<String> {
         let options = if is_terminal { &["exec", "--interactive", "--tty"][..] } else { &["exec", "--interactive"] };
-        let words = [self.program].into_iter().chain(options.iter().copied()).map(str::to_owned);
         let more = ["--env".to_owned(), more.to_owned(), alloc.to_string()];
-        Some(words.chain(more).chain(command.iter().cloned()).collect())
+        options.iter().map(|&option| option.to_owned()).chain(more).chain(command.iter().cloned()).collect()
     }
 
-    async fn first_process(&self, alloc: AllocId) -> io::Result<Option<FirstProcess>> {
-        let said =
-            call(self.program, &["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()], TIMEOUT).await?;
+    /// The first process of the container of an alloc; `None` if it does not run (yet).
+    pub async fn first_process(self, alloc: AllocId) -> io::Result<Option<FirstProcess>> {
+        let said = self.call(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", &alloc.to_string()]).await?;
         let found = said.trim().split_once(' ');
         let found = found.and_then(|(id, pid)| Some((id.to_owned(), pid.parse().ok().filter(|pid| *pid > 0)?)));
         Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
     }
 
-    async fn list(&self, allocs: &Path) -> io::Result<Vec<Container>> {
+    /// Every container of the allocs in this directory, running or not.
+    pub async fn list(self, allocs: &Path) -> io::Result<Vec<Container>> {
         let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
-        let format = format!("{{{{.Names}}}}\t{}", self.node_id);
-        let args = ["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format];
-        let out = call(self.program, &args, TIMEOUT).await?;
+        let label = if self == Self::Docker { ".Label" } else { "index .Labels" };
+        let format = format!("{{{{.Names}}}}\t{{{{{label} \"{LABEL}\"}}}}");
+        let out = self.call(&["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format]).await?;
         let rows = out.lines().filter_map(|line| line.split_once('\t'));
         Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
     }
-}
 
-impl ContainerRuntime {
+    async fn call(self, args: &[&str]) -> io::Result<String> {
+        call(self.program(), args, TIMEOUT).await
+    }
+
     /// The arguments after the program. `env_file` has the variables that fit into lines.
-    fn run_args(&self, spec: &CommandSpec<'_>, image: &str, variables: &Variables, env_file: &str) -> Vec<String> {
+    fn run_args(self, spec: &CommandSpec<'_>, image: &str, variables: &Variables, env_file: &str) -> Vec<String> {
         let order = spec.order;
-        // …/allocs/{alloc_id}/work
-        let allocs = spec.work_dir.ancestors().nth(2).unwrap_or(spec.work_dir);
+        let allocs = spec.alloc_dir.parent().unwrap_or(spec.alloc_dir);
         let mut options = vec![
             ("--name", order.alloc_id.to_string()),
             ("--label", format!("{LABEL}={}", spec.node_id)),
             ("--label", format!("{ALLOCS_LABEL}={}", allocs.display())),
-            ("--volume", format!("{}:{WORK_DIR}", spec.work_dir.display())),
+            ("--volume", format!("{}/work:{WORK_DIR}", spec.alloc_dir.display())),
             ("--workdir", WORK_DIR.to_owned()),
             // As a process does, the container reaches the other members of its job, and the agent for its credentials.
             ("--network", "host".to_owned()),
@@ -274,14 +227,11 @@ impl ContainerRuntime {
         } else if let Some(mib) = half_of_memory_mib() {
             options.push(("--shm-size", format!("{mib}m")));
         }
-        if let Some(user) = spec.user {
-            options.push(("--user", format!("{}:{}", user.uid, user.gid)));
-            options.extend(user.groups.iter().map(|group| ("--group-add", group.to_string())));
+        if let Some(isolation) = spec.isolation {
+            options.push(("--user", format!("{0}:{0}", isolation.uid)));
             options.push(("--cap-drop", "ALL".to_owned()));
             options.push(("--security-opt", "no-new-privileges".to_owned()));
-        }
-        if let Some(sandbox) = spec.sandbox {
-            options.push(("--pids-limit", sandbox.max_tasks.to_string()));
+            options.push(("--pids-limit", isolation.max_tasks.to_string()));
             options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
         }
         options.extend(order.work.ulimits.iter().map(|(name, limit)| ("--ulimit", format!("{name}={limit}"))));
@@ -292,19 +242,20 @@ impl ContainerRuntime {
             }
         }
         for (name, path) in spec.caches {
-            let mount = format!("{}:{}", path.display(), self.cache_path(name, path).display());
-            options.push(("--volume", mount));
+            options.push(("--volume", format!("{}:{CACHES}/{name}", path.display())));
         }
         options.extend(variables.by_name.keys().map(|name| ("--env", name.clone())));
 
-        let mut args: Vec<String> = ["run", "--init"].iter().chain(self.options).map(|&arg| arg.to_owned()).collect();
+        let mut args = ["run", "--init"].map(str::to_owned).to_vec();
+        if self == Self::Podman {
+            // Otherwise a container would get the proxies of the agent's environment.
+            args.push("--http-proxy=false".to_owned());
+        }
         if spec.input.is_some() {
             args.push("--interactive".to_owned());
         }
         args.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        if !spec.gpus.is_empty() {
-            args.extend((self.gpus)(spec.gpus));
-        }
+        args.extend(self.gpus(spec.gpus));
         args.extend(order.work.entrypoint.iter().flat_map(|program| ["--entrypoint".to_owned(), program.clone()]));
         // No options are read after this.
         args.push("--".to_owned());
@@ -313,9 +264,22 @@ impl ContainerRuntime {
         args
     }
 
+    /// The options of `run` that give a container these GPUs, and no others.
+    fn gpus(self, uuids: &[String]) -> Vec<String> {
+        match self {
+            Self::Docker if uuids.is_empty() => Vec::new(),
+            // Docker splits the value at its commas, except within quotes.
+            Self::Docker => vec!["--gpus".to_owned(), format!("\"device={}\"", uuids.join(","))],
+            // The names that NVIDIA's container toolkit gives to GPUs.
+            Self::Podman => {
+                uuids.iter().flat_map(|uuid| ["--device".to_owned(), format!("nvidia.com/gpu={uuid}")]).collect()
+            }
+        }
+    }
+
     /// What the exit code of `run` means if it is not the command's own. It is not 0: a command that succeeds has succeeded.
     fn judged(
-        &self,
+        self,
         order: &AllocOrder,
         code: i32,
         output: &str,
@@ -330,10 +294,10 @@ impl ContainerRuntime {
             let over = is_over.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
             return over.or_else(|| init_failed(program, output));
         }
-        let own = format!("{}:", self.program);
+        let own = format!("{}:", self.program());
         let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
         let line = said.or_else(|| output.lines().next_back()).unwrap_or("it gave no reason").trim();
-        let why = format!("{} could not run the container: {line}", self.program);
+        let why = format!("{} could not run the container: {line}", self.program());
         let lower = line.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         match code {
@@ -418,39 +382,38 @@ async fn call(program: &str, args: &[&str], timeout: Duration) -> io::Result<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isolation::helper::Sandbox;
+    use crate::isolation::TaskIsolation;
     use crate::protocol::testing::{node_id, order};
+    use std::path::PathBuf;
 
     fn invocation(order: &AllocOrder, env: &ProcessEnv) -> Result<Invocation, EndCause> {
         with_gpus(order, &[], env)
     }
 
     fn with_gpus(order: &AllocOrder, gpus: &[String], env: &ProcessEnv) -> Result<Invocation, EndCause> {
-        of(&DOCKER, order, gpus, env)
+        of(ContainerRuntime::Docker, order, gpus, env)
     }
 
     fn of(
-        runtime: &ContainerRuntime,
+        runtime: ContainerRuntime,
         order: &AllocOrder,
         gpus: &[String],
         env: &ProcessEnv,
     ) -> Result<Invocation, EndCause> {
         let caches = [("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
         let agent_env = ProcessEnv::from([("PATH".to_owned(), "/bin".to_owned())]);
-        let user = JobUser { groups: vec![30_001], ..JobUser::own(20_000) };
-        let sandbox = Sandbox { mounts: None, cgroup: None, max_tasks: 99 };
+        let (uid, reaper, closed) = (20_000, 30_000, Vec::new());
+        let isolation = TaskIsolation { uid, reaper, max_tasks: 99, private_mounts: true, closed, cgroup: None };
         runtime.invocation(&CommandSpec {
-            alloc_dir: Path::new("/a"),
+            alloc_dir: Path::new("/d/allocs/a"),
             image: order.work.image.as_deref(),
             node_id: node_id(),
             order,
-            work_dir: Path::new("/d/allocs/a/work"),
             caches: &caches,
             gpus,
             env,
             input: None,
-            user: Some(&user),
-            sandbox: Some(&sandbox),
+            isolation: Some(&isolation),
             agent_env: &agent_env,
             agent_program: Path::new("/agent"),
         })
@@ -471,7 +434,7 @@ mod tests {
             "--volume /d/allocs/a/work:/work".to_owned(),
             "--label nodekeeper.allocs=/d/allocs".to_owned(),
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
-            "--user 20000:20000 --group-add 30001 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
+            "--user 20000:20000 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
             "--pids-limit 99 --cpu-shares 1024".to_owned(),
             "--ulimit nofile=64:128".to_owned(),
             "--env-file /proc/self/fd/".to_owned(),
@@ -482,7 +445,7 @@ mod tests {
         for entrypoint in ["/bin/sh", "", "--privileged"] {
             let work = model::Work { entrypoint: Some(entrypoint.into()), ..order.work.clone() };
             let order = AllocOrder { work, ..order.clone() };
-            let args = of(&DOCKER, &order, &[], &env).unwrap().args;
+            let args = of(ContainerRuntime::Docker, &order, &[], &env).unwrap().args;
             let at = args.iter().position(|arg| arg == "--entrypoint").unwrap();
             assert_eq!(args[at + 1..], [entrypoint, "--", "busybox", "true"]);
         }
@@ -507,11 +470,15 @@ mod tests {
     fn a_container_gets_exactly_the_gpus_of_its_alloc_from_either_runtime() {
         let order = AllocOrder { work: model::Work { image: Some("cuda".into()), ..order(0, 1).work }, ..order(0, 1) };
         for (runtime, gpus, want) in [
-            (&DOCKER, &[][..], None),
-            (&PODMAN, &[], None),
-            (&DOCKER, &["GPU-a"], Some("--gpus \"device=GPU-a\" -- cuda")),
-            (&DOCKER, &["GPU-a", "GPU-b"], Some("--gpus \"device=GPU-a,GPU-b\" -- cuda")),
-            (&PODMAN, &["GPU-a", "GPU-b"], Some("--device nvidia.com/gpu=GPU-a --device nvidia.com/gpu=GPU-b -- cuda")),
+            (ContainerRuntime::Docker, &[][..], None),
+            (ContainerRuntime::Podman, &[], None),
+            (ContainerRuntime::Docker, &["GPU-a"], Some("--gpus \"device=GPU-a\" -- cuda")),
+            (ContainerRuntime::Docker, &["GPU-a", "GPU-b"], Some("--gpus \"device=GPU-a,GPU-b\" -- cuda")),
+            (
+                ContainerRuntime::Podman,
+                &["GPU-a", "GPU-b"],
+                Some("--device nvidia.com/gpu=GPU-a --device nvidia.com/gpu=GPU-b -- cuda"),
+            ),
         ] {
             let gpus: Vec<String> = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
             let args = of(runtime, &order, &gpus, &ProcessEnv::new()).unwrap().args.join(" ");
@@ -530,7 +497,7 @@ mod tests {
             ..order(0, 1)
         };
         let kind = |code, output: &str, is_started, is_out_of_memory| {
-            let client = if output.starts_with("Error") { &PODMAN } else { &DOCKER };
+            let client = if output.starts_with("Error") { ContainerRuntime::Podman } else { ContainerRuntime::Docker };
             let cause = client.judged(&order, code, output, is_started, is_out_of_memory);
             cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
         };

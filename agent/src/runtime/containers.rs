@@ -5,10 +5,9 @@
 //! started with another runtime are still listed and removed, if that runtime works.
 //! Does not: keep the node from other work meanwhile. Whether a node runs containers says its size, and most jobs need none.
 
-use super::RuntimeKind;
+use super::ContainerRuntime;
 use crate::contact::shared_node::lock;
 use std::io;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -23,37 +22,32 @@ const ASK_EVERY: Duration = Duration::from_secs(60);
 pub const NO_CONTAINERS: &str = "this node runs no containers: install docker or podman in the image of its instance, or \
                                  let its size say `containers = false`";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum WantedRuntime {
     /// The first runtime that works.
     Auto,
     None,
-    Only(RuntimeKind),
+    Docker,
+    Podman,
 }
 
-impl FromStr for WantedRuntime {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = RuntimeKind::OF_CONTAINERS.iter().find(|kind| kind.name() == text);
-        match (text, known) {
-            ("auto", _) => Ok(Self::Auto),
-            ("none", _) => Ok(Self::None),
-            (_, Some(kind)) => Ok(Self::Only(*kind)),
-            _ => {
-                let names: Vec<_> = RuntimeKind::OF_CONTAINERS.iter().map(|kind| kind.name()).collect();
-                Err(format!("must be auto, none or one of {}", names.join(", ")))
-            }
+impl WantedRuntime {
+    /// The runtime that the operator named.
+    const fn named(self) -> Option<ContainerRuntime> {
+        match self {
+            Self::Auto | Self::None => None,
+            Self::Docker => Some(ContainerRuntime::Docker),
+            Self::Podman => Some(ContainerRuntime::Podman),
         }
     }
 }
 
 /// What a job with an image finds on this node now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pick {
-    Runs(RuntimeKind),
-    /// A runtime is installed and does not answer yet: its daemon may be starting. The text is its answer.
-    NotYet(String),
+    Runs(ContainerRuntime),
+    /// A runtime is installed and does not answer yet: its daemon may be starting.
+    NotYet,
     Nothing,
 }
 
@@ -67,7 +61,7 @@ pub struct Containers {
 
 #[derive(Debug, Default)]
 struct Answers {
-    working: Vec<RuntimeKind>,
+    working: Vec<ContainerRuntime>,
     /// The answer of an installed runtime that does not work.
     failure: Option<String>,
 }
@@ -83,10 +77,10 @@ impl Containers {
 
     /// Asks again until a wanted runtime works. Does not end.
     pub async fn watch(&self) {
-        while self.wanted != WantedRuntime::None && !matches!(self.working(), Some(Pick::Runs(_))) {
+        while self.wanted != WantedRuntime::None && self.working().is_none() {
             sleep(if self.since.elapsed() < PATIENCE { ASK_SOON } else { ASK_EVERY }).await;
             self.ask().await;
-            if let Some(Pick::Runs(runtime)) = self.working() {
+            if let Some(runtime) = self.working() {
                 tracing::info!(?runtime, "it runs containers now");
             }
         }
@@ -95,10 +89,10 @@ impl Containers {
 
     async fn ask(&self) {
         let mut answers = Answers::default();
-        let candidates = if self.wanted == WantedRuntime::None { &[] } else { RuntimeKind::OF_CONTAINERS };
-        for kind in candidates {
+        let is_wanted = self.wanted != WantedRuntime::None;
+        for kind in ContainerRuntime::ALL.into_iter().filter(|_| is_wanted) {
             match kind.try_out().await {
-                Ok(()) => answers.working.push(*kind),
+                Ok(()) => answers.working.push(kind),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => _ = answers.failure.get_or_insert_with(|| error.to_string()),
             }
@@ -106,32 +100,26 @@ impl Containers {
         *lock(&self.answers) = answers;
     }
 
-    fn working(&self) -> Option<Pick> {
-        let working = &lock(&self.answers).working;
-        let wanted = |kind: &&RuntimeKind| match self.wanted {
-            WantedRuntime::Auto => true,
-            WantedRuntime::None => false,
-            WantedRuntime::Only(only) => **kind == only,
-        };
-        working.iter().find(wanted).map(|kind| Pick::Runs(*kind))
+    /// The runtime that runs jobs, if it works.
+    fn working(&self) -> Option<ContainerRuntime> {
+        let named = self.wanted.named();
+        lock(&self.answers).working.iter().copied().find(|kind| named.is_none_or(|named| named == *kind))
     }
 
     /// What runs a job with an image now.
     pub fn pick(&self) -> Pick {
-        let failure = lock(&self.answers).failure.clone().filter(|_| self.since.elapsed() < PATIENCE);
-        let not_yet = || failure.map(Pick::NotYet);
-        let named = || if let WantedRuntime::Only(kind) = self.wanted { Pick::Runs(kind) } else { Pick::Nothing };
-        self.working().or_else(not_yet).unwrap_or_else(named)
+        let may_come = lock(&self.answers).failure.is_some() && self.since.elapsed() < PATIENCE;
+        match self.working().or(self.wanted.named().filter(|_| !may_come)) {
+            Some(runtime) => Pick::Runs(runtime),
+            None if may_come => Pick::NotYet,
+            None => Pick::Nothing,
+        }
     }
 
     /// The runtimes whose containers are listed and removed.
-    pub fn listed(&self) -> Vec<RuntimeKind> {
+    pub fn listed(&self) -> Vec<ContainerRuntime> {
         let mut known = lock(&self.answers).working.clone();
-        if let WantedRuntime::Only(kind) = self.wanted
-            && !known.contains(&kind)
-        {
-            known.push(kind);
-        }
+        known.extend(self.wanted.named().filter(|named| !known.contains(named)));
         known
     }
 
@@ -144,34 +132,32 @@ impl Containers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
 
     #[tokio::test(start_paused = true)]
     async fn the_named_runtime_is_used_and_otherwise_the_first_that_works_and_an_installed_one_is_waited_for() {
-        let named = |name: &str| RuntimeKind::named(name).unwrap();
-        let kinds = |names: &[&str]| names.iter().map(|name| named(name)).collect::<Vec<_>>();
-        let not_yet = || Pick::NotYet("no daemon".to_owned());
+        let parse = |name: &str| WantedRuntime::from_str(name, false);
+        let kinds = |names: &[&str]| names.iter().filter_map(|name| parse(name).unwrap().named()).collect::<Vec<_>>();
+        let (docker, podman) = (Pick::Runs(ContainerRuntime::Docker), Pick::Runs(ContainerRuntime::Podman));
         for (wanted, working, failure, soon, late, known) in [
-            ("auto", &["docker", "podman"][..], None, Pick::Runs(named("docker")), "docker", &["docker", "podman"][..]),
-            ("auto", &["podman"], Some("no daemon"), Pick::Runs(named("podman")), "podman", &["podman"]),
-            ("auto", &[], Some("no daemon"), not_yet(), "", &[]),
+            ("auto", &["docker", "podman"][..], None, docker, "docker", &["docker", "podman"][..]),
+            ("auto", &["podman"], Some("no daemon"), podman, "podman", &["podman"]),
+            ("auto", &[], Some("no daemon"), Pick::NotYet, "", &[]),
             ("auto", &[], None, Pick::Nothing, "", &[]),
             ("none", &[], None, Pick::Nothing, "", &[]),
-            ("podman", &["docker", "podman"], None, Pick::Runs(named("podman")), "podman", &["docker", "podman"]),
+            ("podman", &["docker", "podman"], None, podman, "podman", &["docker", "podman"]),
             // After a while its own error says more.
-            ("docker", &["podman"], Some("no daemon"), not_yet(), "docker", &["podman", "docker"]),
+            ("docker", &["podman"], Some("no daemon"), Pick::NotYet, "docker", &["podman", "docker"]),
         ] {
-            let containers = Containers { wanted: wanted.parse().unwrap(), ..Containers::none() };
+            let containers = Containers { wanted: parse(wanted).unwrap(), ..Containers::none() };
             *lock(&containers.answers) = Answers { working: kinds(working), failure: failure.map(str::to_owned) };
             assert_eq!((containers.pick(), containers.listed()), (soon, kinds(known)), "{wanted} {working:?}");
             tokio::time::advance(PATIENCE).await;
-            let late = RuntimeKind::named(late).map_or(Pick::Nothing, Pick::Runs);
+            let late = parse(late).ok().and_then(WantedRuntime::named).map_or(Pick::Nothing, Pick::Runs);
             assert_eq!(containers.pick(), late, "{wanted} {working:?}");
         }
         for wrong in ["process", "", "Docker"] {
-            assert!(
-                wrong.parse::<WantedRuntime>().unwrap_err().contains("auto, none or one of docker, podman"),
-                "{wrong}"
-            );
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -7,7 +7,7 @@
 //! Guarantees: a pid that belongs to a later process, or to another machine, is never taken for an init.
 //! Does not: see processes that a person started in the container: they are not below the init.
 
-use super::{FirstProcess, RuntimeKind};
+use super::{ContainerRuntime, FirstProcess};
 use crate::isolation::cgroup;
 use model::ids::AllocId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -140,7 +140,7 @@ struct InitProcess {
 }
 
 impl InitWatch {
-    pub(crate) fn start(runtime: RuntimeKind, alloc: AllocId) -> Self {
+    pub(crate) fn start(runtime: ContainerRuntime, alloc: AllocId) -> Self {
         let process = Arc::<InitProcess>::default();
         let asks = tokio::spawn(find(Arc::clone(&process), runtime, alloc));
         Self { process, asks }
@@ -183,7 +183,7 @@ impl InitProcess {
     }
 }
 
-async fn find(process: Arc<InitProcess>, runtime: RuntimeKind, alloc: AllocId) {
+async fn find(process: Arc<InitProcess>, runtime: ContainerRuntime, alloc: AllocId) {
     let mut wait = FIRST;
     let first = loop {
         sleep(wait).await;

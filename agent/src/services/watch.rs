@@ -46,7 +46,7 @@ pub async fn watch(state: &SharedNode, services: &Services, clock: NodeClock) {
         let before = state.read(|node| node.reach.clone());
         if reach != before {
             let is_urgent = reach.fails != before.fails;
-            if state.update_or_log(|node| node.reach = reach).is_some() && is_urgent {
+            if state.update_or_log(|node| node.reach = reach).await.is_some() && is_urgent {
                 state.heartbeat_now.notify_one();
             }
         }

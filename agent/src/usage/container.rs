@@ -23,28 +23,16 @@ pub(super) struct ContainerCounts {
 
 #[derive(Debug)]
 pub(super) struct ContainerMeter {
-    watch: Arc<InitWatch>,
-    counts: ContainerCounts,
+    pub(super) watch: Arc<InitWatch>,
+    pub(super) counts: ContainerCounts,
 }
 
 impl ContainerMeter {
-    pub(super) fn of(watch: Arc<InitWatch>) -> Self {
-        Self { watch, counts: ContainerCounts::default() }
-    }
-
     pub(super) fn sample(&mut self) {
         self.watch.note_kills();
         if let Some(now) = self.watch.init().and_then(counts) {
             self.counts.add(now);
         }
-    }
-
-    pub(super) const fn counts(&self) -> ContainerCounts {
-        self.counts
-    }
-
-    pub(super) fn end(&self) {
-        self.watch.end();
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) use gpus::{GpuMeter, GpuSample, GpuSamples, write_gpu_samples};
 use crate::runtime::init::InitWatch;
 use crate::work::alloc_dir::AllocDir;
 use crate::work::scratch::MostScratch;
-use container::ContainerMeter;
+use container::{ContainerCounts, ContainerMeter};
 use model::Usage;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Meter {
     pub(crate) fn begin(&mut self, container: Option<Arc<InitWatch>>, now: Instant) {
         (self.began, self.news_at) = (now, now + NEWS);
         self.gpus.begin();
-        if let Some(container) = container {
-            self.of = Counter::Container(ContainerMeter::of(container));
+        if let Some(watch) = container {
+            self.of = Counter::Container(ContainerMeter { watch, counts: ContainerCounts::default() });
         }
     }
 
@@ -95,7 +95,7 @@ impl Meter {
             Counter::Own(group) => group.as_deref().and_then(group::memory_kib).or_else(|| processes::memory_kib(pids)),
             Counter::Container(container) => {
                 container.sample();
-                container.counts().memory_kib
+                container.counts.memory_kib
             }
         };
         self.memory_kib = self.memory_kib.max(kib);
@@ -119,7 +119,7 @@ impl Meter {
         self.ran = Some(now.duration_since(self.began));
         self.gpus.sample();
         if let Counter::Container(container) = &self.of {
-            container.end();
+            container.watch.end();
         }
     }
 
@@ -137,7 +137,7 @@ impl Meter {
                 // For a command that ended before the first look, only the peak is known.
                 (cpu_ms, group.and_then(group::peak_kib), io)
             }
-            Counter::Container(container) => (container.counts().cpu_ms, None, container.counts().io),
+            Counter::Container(container) => (container.counts.cpu_ms, None, container.counts.io),
         };
         Some(Usage {
             ran_ms: u64::try_from(ran.as_millis()).ok()?,

@@ -18,6 +18,7 @@
 //!                   registry/   the login to the registry, while the image is pulled
 //!                   exit.json   how the alloc ended: created once
 //!                   ended       its command has ended, or is being ended
+//!                   unended     its processes were killed, and do not die
 //!                   container   its container could not be removed, and may still run
 //!                   reserve     disk space for exit.json, while the command runs
 //! ```
@@ -30,12 +31,12 @@
 //! Does not: start or stop processes, or look at them.
 
 use crate::contact::s3_access::FilesSource;
-use crate::isolation::{self, JobUser, TaskIsolation};
+use crate::isolation::{self, TaskIsolation};
 use crate::machine::atomic_file::{self, Spare, absent_is_fine, make_dir};
 use crate::output::output_files::OutputFiles;
 use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
-use crate::runtime::RuntimeKind;
+use crate::runtime::{ContainerRuntime, WORK_DIR};
 use model::ids::{AllocId, NodeId};
 use model::image::ImageDigest;
 use model::time::Time;
@@ -46,13 +47,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Marks an alloc whose container could not be removed.
 const LEFT: &str = "container";
 /// Marks an alloc whose command has ended, or is being ended.
 const ENDED: &str = "ended";
+
+/// Marks an alloc whose processes were killed, and do not die.
+const UNENDED: &str = "unended";
 
 /// The file beside `allocs/` with the usage of the GPUs at the agent's last look.
 pub const GPU_SAMPLES: &str = "gpu-samples.json";
@@ -65,44 +69,41 @@ const RESERVE_BYTES: usize = 8 << 10;
 pub struct AllocTask {
     pub node_id: NodeId,
     pub order: AllocOrder,
-    pub runtime: RuntimeKind,
-    /// The user who runs the command, if the operator named one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job_user: Option<String>,
+    /// What runs the command in a container; `None` if it is a process of the machine.
+    pub container: Option<ContainerRuntime>,
     /// How the alloc is isolated, if it has a user id of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<TaskIsolation>,
     /// Whether the command runs as the agent's own user. A task that has neither this nor another user is not run.
     /// Otherwise an incomplete task would run as root.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unisolated: bool,
     /// The uuids of its GPUs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
     /// The boot in which the alloc is started.
     pub boot_id: String,
     /// Name and directory of each cache.
     pub caches: Vec<(String, PathBuf)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<CredentialsSource>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesSource>,
 }
 
 impl AllocTask {
-    /// Who runs the command; `None` for the agent's own user.
-    pub fn user(&self) -> io::Result<Option<JobUser>> {
-        if let Some(isolation) = &self.isolation {
-            return Ok(Some(JobUser::own(isolation.uid)));
-        }
-        match &self.job_user {
-            Some(name) => match JobUser::named(name)? {
-                Some(user) => Ok(Some(user)),
-                None => Err(io::Error::other(format!("there is no user {name:?} on the node"))),
-            },
+    /// The user id and group id of the command; `None` for the agent's own user.
+    pub fn uid(&self) -> io::Result<Option<u32>> {
+        match &self.isolation {
+            Some(isolation) => Ok(Some(isolation.uid)),
             None if self.unisolated => Ok(None),
             None => Err(io::Error::other("the task names no user")),
         }
+    }
+
+    /// Where the command finds what is at `on_node` on the node, and at `in_container` in a container.
+    pub fn path_for_job(&self, in_container: &str, on_node: &Path) -> PathBuf {
+        if self.container.is_some() { in_container.into() } else { on_node.to_owned() }
+    }
+
+    /// Where the command finds the work directory in this directory of its alloc.
+    pub fn work_for_job(&self, dir: &AllocDir) -> PathBuf {
+        self.path_for_job(WORK_DIR, &dir.work())
     }
 
     pub fn cgroup(&self) -> Option<&Path> {
@@ -135,14 +136,10 @@ impl StartRecord {
 pub struct ExitRecord {
     pub cause: EndCause,
     /// By the node's own clock. Only people read this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// By the node's own clock. Only people read this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
 }
 
@@ -307,18 +304,34 @@ impl AllocDir {
         self.0.join(ENDED).exists()
     }
 
-    /// The GPUs that the directory names; `None` if its alloc has none.
-    pub fn holder(&self, boot_id: &str) -> io::Result<Option<Holder>> {
-        let Some(task) = self.task()?.filter(|task| !task.gpus.is_empty()) else { return Ok(None) };
-        let has_ended = self.exit_record()?.is_some() && !self.0.join(LEFT).exists();
-        let is_of_this_boot = task.boot_id == boot_id;
-        Ok(Some(Holder { alloc_id: task.order.alloc_id, uuids: task.gpus, is_of_this_boot, has_ended }))
+    /// Whether the alloc cannot be ended: its processes were killed, and do not die.
+    pub fn is_unended(&self) -> bool {
+        self.0.join(UNENDED).exists()
     }
 
-    /// Removes the container of the alloc, if its runtime makes one.
+    pub fn note_unended(&self, is_unended: bool) {
+        if self.is_unended() == is_unended {
+            return;
+        }
+        let mark = self.0.join(UNENDED);
+        let noted = if is_unended { atomic_file::write(&mark, b"") } else { absent_is_fine(fs::remove_file(mark)) };
+        tracing::warn!(is_unended, ?noted, "whether processes of the alloc were killed and do not die");
+    }
+
+    /// The GPUs that the alloc holds: those that its directory names, until nothing of the alloc runs any more, or the machine was
+    /// rebooted. `None` if it holds none.
+    pub fn holder(&self, boot_id: &str) -> io::Result<Option<Holder>> {
+        let names_any = |task: &AllocTask| !task.gpus.is_empty() && task.boot_id == boot_id;
+        let Some(task) = self.task()?.filter(names_any) else { return Ok(None) };
+        let has_ended = self.exit_record()?.is_some() && !self.0.join(LEFT).exists();
+        Ok((!has_ended).then_some(Holder { alloc_id: task.order.alloc_id, uuids: task.gpus }))
+    }
+
+    /// Removes the container of the alloc, if it has one.
     pub async fn remove_container(&self) -> io::Result<()> {
-        match self.task()? {
-            Some(task) => task.runtime.remove(&task.order.alloc_id.to_string()).await,
+        let Some(task) = self.task()? else { return Ok(()) };
+        match task.container {
+            Some(runtime) => runtime.remove(&task.order.alloc_id.to_string()).await,
             None => Ok(()),
         }
     }
@@ -368,11 +381,7 @@ impl AllocDir {
 /// Gives the directories of the job to its user, if the alloc has one of its own. This user alone may then enter the directory of
 /// the alloc, and cannot list it.
 fn give_to_job(dir: &Path, task: &AllocTask) -> io::Result<()> {
-    let Some(TaskIsolation { uid, .. }) = task.isolation else {
-        // All allocs have one user, whom the supervisor finds.
-        let mode = if task.job_user.is_some() { 0o711 } else { 0o700 };
-        return fs::set_permissions(dir, fs::Permissions::from_mode(mode));
-    };
+    let Some(TaskIsolation { uid, .. }) = task.isolation else { return Ok(()) };
     let tmp = dir.join("tmp");
     if !tmp.exists() {
         make_dir(&tmp)?;
@@ -407,16 +416,18 @@ mod tests {
     }
 
     #[test]
-    fn a_task_file_of_an_earlier_version_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let task = r#"{"node_id":"3-01JD0000000000000000000000","order":{"alloc_id":"ALLOC","desired":"run",
-            "client":"pending","placed_seq":1,"work":{"command":["true"]},"hosts":[]},"runtime":"docker",
-            "job_user":"nobody","boot_id":"boot-1","caches":[["m2","/data/caches/m2"]]}"#;
-        let task = task.replace("ALLOC", &order(0, 1).alloc_id.to_string());
-        fs::write(dir.path().join("task.json"), task).unwrap();
-        let task = AllocDir::at(dir.path().to_owned()).task().unwrap().unwrap();
-        assert_eq!((task.runtime.name(), task.job_user.as_deref()), ("docker", Some("nobody")));
-        assert_eq!(task.caches, [("m2".to_owned(), PathBuf::from("/data/caches/m2"))]);
+    fn an_alloc_holds_its_gpus_until_it_has_ended_and_its_container_is_gone_or_a_reboot() {
+        let allocs = tempfile::tempdir().unwrap();
+        let task = AllocTask { gpus: vec!["GPU-0".into()], ..testing::task(order(0, 1)) };
+        let dir = AllocDir::of(allocs.path(), task.order.alloc_id);
+        let holds = |boot: &str| dir.holder(boot).unwrap().is_some();
+        assert!(!holds("boot-1"), "there is none");
+        dir.create(&task).unwrap();
+        assert_eq!((holds("boot-1"), holds("boot-2")), (true, false));
+        dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
+        assert!(!holds("boot-1"));
+        dir.leave_container().unwrap();
+        assert!(holds("boot-1"), "its container may run");
     }
 
     #[test]

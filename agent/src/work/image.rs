@@ -15,7 +15,7 @@ use super::alloc_dir::{AllocDir, AllocTask};
 use super::obstacle::Obstacle;
 use crate::machine::atomic_file;
 use crate::rights::secrets::{SecretAccess, ServiceCall, suffix};
-use crate::runtime::RuntimeKind;
+use crate::runtime::ContainerRuntime;
 use crate::runtime::pulls::{self, PullFault};
 use crate::services::Services;
 use base64::Engine;
@@ -52,14 +52,14 @@ pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<SecretAcce
     let work = &task.order.work;
     // The runtime rejects an invalid reference later, when it makes the command line.
     let Some(image) = work.image.as_deref().filter(|image| is_image_reference(image)) else { return Ok(()) };
-    let Some(reference) = reference(task, dir) else { return Ok(()) };
+    let (Some(reference), Some(runtime)) = (reference(task, dir), task.container) else { return Ok(()) };
     let dir_of_notes = dir.path().ancestors().nth(2).unwrap_or(dir.path()).join("images");
-    let pulled = Pulled { dir: dir_of_notes, runtime: task.runtime };
-    let mut found = task.runtime.digests(&reference).await;
+    let pulled = Pulled { dir: dir_of_notes, runtime };
+    let mut found = runtime.digests(&reference).await;
     if found.is_ok() {
         pulled.use_now(&reference);
     } else {
-        let before = task.runtime.image_ids().await;
+        let before = runtime.image_ids().await;
         let denied = match reader {
             Some(reader) => log_in(work.registry_login.as_deref(), image, dir, reader).await?,
             None => None,
@@ -67,11 +67,15 @@ pub async fn provide(task: &AllocTask, dir: &AllocDir, reader: Option<SecretAcce
         let result = pull(&reference, dir, &pulled, denied.as_deref()).await;
         let forgotten = dir.forget_login();
         result?;
-        if let Err(error) = pulled.note(&reference, before).await {
+        let noted = match (runtime.image_id(&reference).await, before) {
+            (Ok(id), Ok(before)) => pulled.note(&reference, id, &before),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
+        if let Err(error) = noted {
             tracing::warn!(%error, "cannot note that the image was pulled: it is never removed to make room");
         }
         forgotten.map_err(|e| Obstacle::of_node("cannot remove what logged in to the registry", &e))?;
-        found = task.runtime.digests(&reference).await;
+        found = runtime.digests(&reference).await;
     }
     let digest = work.image_digest.clone().or_else(|| digest_of(image, &found.unwrap_or_default()));
     let Some(digest) = digest else { return Ok(()) };
@@ -104,7 +108,7 @@ async fn pull(reference: &str, dir: &AllocDir, pulled: &Pulled, denied: Option<&
         if fault != PullFault::Machine {
             note_registry(dir, reference, Some(last_error(&error)).filter(|_| fault == PullFault::Registry));
         }
-        if error.contains("no space left on device") && pulled.remove_oldest().await {
+        if error.contains("no space left on device") && pulled.remove_oldest(remove).await {
             continue;
         }
         match fault {
@@ -217,13 +221,13 @@ async fn ecr_token(reader: &SecretAccess<'_>, region: &str) -> Result<String, Ob
 /// The images that the agent pulled: a file for each, as old as its last use. The files of all agents of a data directory are here.
 struct Pulled {
     dir: PathBuf,
-    runtime: RuntimeKind,
+    runtime: ContainerRuntime,
 }
 
 /// A pulled image, as its file says it.
 #[derive(Serialize, Deserialize)]
 struct PulledImage {
-    runtime: RuntimeKind,
+    runtime: ContainerRuntime,
     reference: String,
     /// The id that the image had after the pull.
     id: String,
@@ -232,15 +236,14 @@ struct PulledImage {
 impl Pulled {
     /// The file of this image. Its name has a fixed length, and a reference may be longer than a name may be.
     fn file(&self, reference: &str) -> PathBuf {
-        let digest = Sha256::digest(format!("{} {reference}", self.runtime.name()));
+        let digest = Sha256::digest(format!("{} {reference}", self.runtime.program()));
         self.dir.join(model::auth::hex(&digest))
     }
 
-    /// Notes that this image was pulled. `before` are the ids that the machine had: an image that was there before under another name
-    /// is somebody else's, unless the agent pulled that one too.
-    async fn note(&self, reference: &str, before: io::Result<BTreeSet<String>>) -> io::Result<()> {
-        let id = self.runtime.image_id(reference).await?;
-        if before?.contains(&id) && !self.images().iter().any(|(_, image)| image.id == id) {
+    /// Notes that this image was pulled and has this id now. `before` are the ids that the machine had: an image that was there before
+    /// under another name is somebody else's, unless the agent pulled that one too.
+    fn note(&self, reference: &str, id: String, before: &BTreeSet<String>) -> io::Result<()> {
+        if before.contains(&id) && !self.images().iter().any(|(_, image)| image.id == id) {
             return Ok(());
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
@@ -268,22 +271,28 @@ impl Pulled {
     }
 
     /// Removes the image that was used longest ago and that no container uses. `false` if there is none.
-    async fn remove_oldest(&self) -> bool {
-        for (file, PulledImage { reference, id, .. }) in self.images() {
-            let is_ours = self.runtime.image_id(&reference).await.is_ok_and(|now| now == id);
-            let removed = if is_ours { self.runtime.remove_image(&reference).await } else { Ok(()) };
-            match removed {
-                Ok(()) if is_ours => {
-                    tracing::info!(reference, "the image was removed to make room");
+    async fn remove_oldest(&self, remove: impl AsyncFn(&PulledImage) -> io::Result<bool>) -> bool {
+        for (file, image) in self.images() {
+            match remove(&image).await {
+                Ok(true) => {
+                    tracing::info!(reference = image.reference, "the image was removed to make room");
                     return fs::remove_file(file).is_ok();
                 }
-                // It is gone, or its name is that of another image by now.
-                Ok(()) => _ = fs::remove_file(file),
-                Err(error) => tracing::info!(reference, %error, "the image stays"),
+                Ok(false) => _ = fs::remove_file(file),
+                Err(error) => tracing::info!(reference = image.reference, %error, "the image stays"),
             }
         }
         false
     }
+}
+
+/// Removes a pulled image. `false` if it is gone, or if its name is that of another image by now.
+async fn remove(image: &PulledImage) -> io::Result<bool> {
+    let PulledImage { runtime, reference, id } = image;
+    if runtime.image_id(reference).await.is_ok_and(|now| now == *id) {
+        return runtime.remove_image(reference).await.map(|()| true);
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -308,13 +317,17 @@ mod tests {
         }
     }
 
-    /// The runtime of processes removes any image, and takes its reference for its id.
     fn pulled(dir: &Path) -> Pulled {
-        Pulled { dir: dir.join("images"), runtime: RuntimeKind::PROCESS }
+        Pulled { dir: dir.join("images"), runtime: ContainerRuntime::Podman }
     }
 
-    async fn note(pulled: &Pulled, reference: &str, s: u64) {
-        pulled.note(reference, Ok(BTreeSet::new())).await.unwrap();
+    /// On a machine where each image has its reference for its id.
+    async fn remove(image: &PulledImage) -> io::Result<bool> {
+        Ok(image.id == image.reference)
+    }
+
+    fn note(pulled: &Pulled, reference: &str, s: u64) {
+        pulled.note(reference, reference.to_owned(), &BTreeSet::new()).unwrap();
         let file = fs::File::options().write(true).open(pulled.file(reference)).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(s)).unwrap();
     }
@@ -329,40 +342,39 @@ mod tests {
         let pulled = pulled(dir.path());
         let long = format!("registry.example.com/{}:1", "a".repeat(230));
         for (image, s) in [("new", 30), (&*long, 10), ("between", 20), ("used", 5)] {
-            note(&pulled, image, s).await;
+            note(&pulled, image, s);
         }
         pulled.use_now("used");
         assert_eq!(left(&pulled), [&*long, "between", "new", "used"]);
-        assert!(pulled.remove_oldest().await);
+        assert!(pulled.remove_oldest(remove).await);
         assert_eq!(left(&pulled), ["between", "new", "used"]);
         for _ in 0..3 {
-            assert!(pulled.remove_oldest().await);
+            assert!(pulled.remove_oldest(remove).await);
         }
-        assert!(!pulled.remove_oldest().await, "there is none");
+        assert!(!pulled.remove_oldest(remove).await, "there is none");
     }
 
     #[tokio::test]
     async fn an_image_that_the_agent_did_not_pull_is_never_removed() {
         let dir = tempfile::tempdir().unwrap();
         let pulled = pulled(dir.path());
-        // It was used, it was there under this or another name, or nobody knows whether it was there.
+        // It was used, or it was there under this or another name.
         pulled.use_now("used");
-        pulled.note("tagged", Ok(["tagged".to_owned()].into())).await.unwrap();
-        assert!(pulled.note("unknown", Err(io::Error::other("no answer"))).await.is_err());
+        pulled.note("tagged", "tagged".to_owned(), &["tagged".to_owned()].into()).unwrap();
         // Its name is another image's by now, it is another runtime's, or its file is garbage.
-        let image = |runtime: RuntimeKind, reference: &str, id: &str| {
+        let image = |runtime: ContainerRuntime, reference: &str, id: &str| {
             let image = PulledImage { runtime, reference: reference.to_owned(), id: id.to_owned() };
             fs::write(pulled.file(reference), serde_json::to_vec(&image).unwrap()).unwrap();
         };
         fs::create_dir_all(&pulled.dir).unwrap();
-        image(RuntimeKind::PROCESS, "built anew", "the pulled one");
-        image(RuntimeKind::OF_CONTAINERS[0], "of docker", "of docker");
+        image(ContainerRuntime::Podman, "built anew", "the pulled one");
+        image(ContainerRuntime::Docker, "of docker", "of docker");
         fs::write(pulled.dir.join("garbage"), "{").unwrap();
-        assert!(!pulled.remove_oldest().await);
+        assert!(!pulled.remove_oldest(remove).await);
         assert_eq!(left(&pulled), [] as [&str; 0]);
         // A second name of what the agent pulled is its own too.
-        note(&pulled, "own", 1).await;
-        pulled.note("own", Ok(["own".to_owned()].into())).await.unwrap();
+        note(&pulled, "own", 1);
+        pulled.note("own", "own".to_owned(), &["own".to_owned()].into()).unwrap();
         assert_eq!(left(&pulled), ["own"]);
     }
 

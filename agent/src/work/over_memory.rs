@@ -32,7 +32,7 @@ pub(crate) fn was_killed(task: &AllocTask) -> bool {
 /// What must be killed of these processes; `None` for nothing. In a pack, `runner` is the process that starts the elements.
 pub(crate) fn over_memory(task: &AllocTask, found: &[ProcessEntry], runner: i32) -> Option<Over> {
     let allowed_mib = task.order.needs.memory_mib;
-    if allowed_mib == 0 || task.runtime.enforces_memory_limit() || task.cgroup().is_some_and(cgroup::limits_memory) {
+    if allowed_mib == 0 || task.container.is_some() || task.cgroup().is_some_and(cgroup::limits_memory) {
         return None;
     }
     let mut left: Vec<i32> = found.iter().map(|p| p.pid).collect();

@@ -12,7 +12,7 @@ use crate::job_files::{JobFiles, StoredSoFar};
 use crate::machine::blocking::{blocking, on_files};
 use crate::rights::keys::JobRole;
 use crate::rights::{self, secrets};
-use crate::runtime::ProcessEnv;
+use crate::runtime::{ALLOC_PATH, ProcessEnv};
 use crate::services::Services;
 use model::{ClientStatus, EndCause, StoredOutput};
 use remove_tree::remove_tree;
@@ -53,8 +53,8 @@ impl Supervised<'_> {
         self.or_stopped(self.caches()).await?;
         let provided = self.rights().await?;
         if let Some(files) = self.files(provided.role.clone()).filter(|_| !self.task.order.work.inputs.is_empty()) {
-            let user = self.task.user().map_err(|e| Obstacle::of_node("cannot find out who runs the command", &e))?;
-            self.or_stopped(files.place(user.as_ref())).await?;
+            let uid = self.task.uid().map_err(|e| Obstacle::of_node("cannot find out who runs the command", &e))?;
+            self.or_stopped(files.place(uid)).await?;
         }
         // The image comes last: until a container uses it, another alloc that needs disk space may remove it.
         let reader =
@@ -96,16 +96,16 @@ impl Supervised<'_> {
         let (work, mut env) = (&task.order.work, ProcessEnv::new());
         let (Some(source), Some(_)) = (&task.credentials, &work.role) else { return Ok(Provided::default()) };
         let cannot = |e: io::Error| Obstacle::of_node("cannot give the job its rights", &e);
-        let user = task.user().map_err(cannot)?;
-        let seen_at = task.runtime.alloc_path(dir.path());
-        let token = rights::make_token(dir.path(), user.as_ref()).map_err(cannot)?;
+        let uid = task.uid().map_err(cannot)?;
+        let seen_at = task.path_for_job(ALLOC_PATH, dir.path());
+        let token = rights::make_token(dir.path(), uid).map_err(cannot)?;
         let role = JobRole { source: source.clone(), token, services: Services::of_alloc(dir.path()) };
         let reader = secrets::SecretAccess { role: &role, endpoints: &context.endpoints };
         let values = reader.read(work, || dir.stop_reason().is_some()).await?;
         if let Some(fault) = secrets::unusable(work, &values) {
             return Err(fault);
         }
-        env.extend(secrets::variables(work, &values, dir.path(), &seen_at, user.as_ref()).map_err(cannot)?);
+        env.extend(secrets::variables(work, &values, dir.path(), &seen_at, uid).map_err(cannot)?);
         env.extend(context.endpoints.clone());
         env.extend(rights::variables(source, &seen_at));
         Ok(Provided { env, role: Some(role) })

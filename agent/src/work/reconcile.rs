@@ -7,8 +7,12 @@ use super::runner::Runner;
 use crate::contact::shared_node::SharedNode;
 use crate::machine::guard;
 use crate::protocol::{AllocProgress, MachineTask, Node, Observed};
+use crate::runtime::TIMEOUT;
 use model::ids::AllocId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 /// The time between two rounds.
@@ -17,15 +21,16 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// The time beyond its kill timeout that an alloc may take to end, when all allocs must end.
 const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
 
-/// Runs rounds without end. Stops all work if the control plane has not answered for longer than `stop_after`.
-pub async fn run(state: &SharedNode, runner: &mut Runner, stop_after: Option<Duration>) {
+/// Runs rounds without end. Give it a task of its own: each start waits for the disk. Stops all work if the control plane has not
+/// answered for longer than `stop_after`.
+pub async fn run(state: Arc<SharedNode>, runner: Arc<Mutex<Runner>>, stop_after: Option<Duration>) {
     loop {
-        run_once(state, runner).await;
+        run_once(&state, &mut *runner.lock().await).await;
         if let Some(limit) = stop_after
             && state.last_answer_at().elapsed() > limit
         {
             let why = format!("stopped: no answer from the control plane for {} s", limit.as_secs_f64());
-            let allocs = state.stop_all(&why);
+            let allocs = state.stop_all(&why).await;
             if allocs > 0 {
                 tracing::error!(allocs, "{why}");
             }
@@ -35,20 +40,25 @@ pub async fn run(state: &SharedNode, runner: &mut Runner, stop_after: Option<Dur
 }
 
 pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
+    let mut unended = BTreeSet::new();
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
             Ok(seen) => {
                 let is_running = seen == Observed::Running;
+                unended.extend((is_running && runner.dir(id).is_unended()).then_some(id));
                 let reader = &mut runner.progress;
                 let progress = state.read(|n| {
                     let alloc = n.durable.allocs.get(&id).filter(|_| is_running)?;
                     reader.sample(&alloc.order, Instant::now())
                 });
-                apply(state, id, seen);
-                note_progress(state, id, progress);
+                apply(state, id, seen).await;
+                note_progress(state, id, progress).await;
             }
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
+    }
+    if state.read(|n| n.unended != unended) && state.update_or_log(|n| n.unended = unended).await.is_some() {
+        state.heartbeat_now.notify_one();
     }
     // This comes before the stops, so that allocs that end now store their partial outputs.
     for id in state.read(Node::leaving) {
@@ -56,7 +66,7 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
             tracing::warn!(alloc_id = %id, %error, "the partial outputs of the alloc are not stored");
         }
     }
-    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts).await;
     runner.know(state.read(|n| n.gpus.clone()));
     let refuses = state.read(|n| n.refuses.reason().map(str::to_owned));
     for work in state.read(Node::work) {
@@ -66,16 +76,16 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
         }
     }
     // A start that has just failed may say something about the node. The node must know that before it gets more work.
-    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts);
+    guard::note(state, runner.refusal(), |refuses| &mut refuses.starts).await;
     runner.forget_all_but(|id| state.read(|n| n.durable.allocs.contains_key(&id)));
 }
 
-fn apply(state: &SharedNode, id: AllocId, seen: Observed) {
+async fn apply(state: &SharedNode, id: AllocId, seen: Observed) {
     if state.read(|n| *n.observed(id) == seen) {
         return;
     }
     let ended = matches!(seen, Observed::Ended(_));
-    if state.update_or_log(|n| n.observe(id, seen)).is_some() {
+    if state.update_or_log(|n| n.observe(id, seen)).await.is_some() {
         state.allocs_changed.notify_one();
     }
     if ended {
@@ -86,22 +96,21 @@ fn apply(state: &SharedNode, id: AllocId, seen: Observed) {
 }
 
 /// Notes the progress of an alloc, for the next report.
-fn note_progress(state: &SharedNode, id: AllocId, progress: Option<AllocProgress>) {
+async fn note_progress(state: &SharedNode, id: AllocId, progress: Option<AllocProgress>) {
     let Some(progress) = progress.filter(|progress| state.read(|n| n.has_news(id, progress))) else { return };
-    if state.update_or_log(|n| n.observe_progress(id, progress)).is_some() {
+    if state.update_or_log(|n| n.observe_progress(id, progress)).await.is_some() {
         state.allocs_changed.notify_one();
     }
 }
 
 /// Stops every alloc and waits until all have ended. Each gets TERM, and KILL after its kill timeout.
 pub async fn stop_everything(state: &SharedNode, runner: &mut Runner, why: &str) {
-    state.stop_all(why);
+    state.stop_all(why).await;
     let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
     let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
-    let deadline = Instant::now()
-        + longest
-        + runner.settings().containers.listed().iter().map(|runtime| runtime.end_grace()).max().unwrap_or_default()
-        + STOP_ALL_GRACE;
+    // The client of a container ends late, and the container is removed then.
+    let of_containers = if runner.settings().containers.listed().is_empty() { Duration::ZERO } else { 2 * TIMEOUT };
+    let deadline = Instant::now() + longest + of_containers + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;
         let left = state.read(Node::unfinished);

@@ -12,16 +12,16 @@ use super::ends::{self, ended};
 use super::progress::ProgressSampler;
 use super::user_ids::{CACHE_FILES, UserIds};
 use crate::contact::s3_access::FilesSource;
-use crate::isolation::{JobUsers, TaskIsolation};
+use crate::isolation::{OwnIds, TaskIsolation};
 use crate::machine::atomic_file;
 use crate::machine::data_dir::DataDir;
 use crate::machine::fitness::{Fitness, is_lack_of_room, no_room, try_disk};
 use crate::protocol::{Gpu, Lacking, Observed, assign};
 use crate::rights::CredentialsPort;
-use crate::runtime::{Containers, NO_CONTAINERS, Pick, RuntimeKind};
-use model::EndCause;
+use crate::runtime::{Containers, NO_CONTAINERS, Pick};
 use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
+use model::{ClientStatus, EndCause};
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -57,7 +57,8 @@ pub struct RunnerSettings {
     pub boot_id: String,
     /// What runs the jobs with an image.
     pub containers: Containers,
-    pub users: JobUsers,
+    /// The user ids of allocs; `None` if the agent's own user runs them all.
+    pub users: Option<OwnIds>,
     /// This program. Supervisors are started with it.
     pub program: PathBuf,
     pub credentials: CredentialsPort,
@@ -84,21 +85,6 @@ pub struct Runner {
     gpus: Vec<Gpu>,
     fitness: Fitness,
     pub progress: ProgressSampler,
-}
-
-/// Why an alloc cannot be started.
-#[derive(Debug)]
-enum NoStart {
-    /// A step failed. It is tried again.
-    Failed(io::Error),
-    /// The machine can never give what the alloc needs.
-    Lacks(String),
-}
-
-impl From<io::Error> for NoStart {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
-    }
 }
 
 impl Runner {
@@ -165,21 +151,22 @@ impl Runner {
         match self.settings.containers.pick() {
             _ if order.work.image.is_none() => {}
             Pick::Runs(_) => {}
-            Pick::NotYet(_) => return,
+            Pick::NotYet => return,
             // The alloc is lost, and the node stays: it can run jobs without an image.
             Pick::Nothing => return self.never_start(order, EndCause::Lost { why: NO_CONTAINERS.to_owned() }),
         }
         if let Some(why) = refuses {
             return self.not_started(order, why.to_owned());
         }
-        match self.prepare(order).and_then(|dir| Ok(self.spawn(&dir)?)) {
+        match self.prepare(order).and_then(|dir| self.spawn(&dir)) {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);
                 self.attempts.entry(id).or_default().started += 1;
             }
-            Err(NoStart::Failed(error)) => self.start_failed(order, &error),
-            Err(NoStart::Lacks(why)) => self.give_up(order, why),
+            // The machine can never give what the alloc needs.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.give_up(order, error.to_string()),
+            Err(error) => self.start_failed(order, &error),
         }
     }
 
@@ -214,7 +201,7 @@ impl Runner {
         self.never_start(order, EndCause::NotStarted { why });
     }
 
-    fn prepare(&mut self, order: &AllocOrder) -> Result<AllocDir, NoStart> {
+    fn prepare(&mut self, order: &AllocOrder) -> io::Result<AllocDir> {
         let dir = self.dir(order.alloc_id);
         let gpus = self.gpus_for(order)?;
         let caches: Vec<_> =
@@ -238,7 +225,7 @@ impl Runner {
         // Nobody ends what runs as its user before its directory says that it has this user.
         let mut chosen = None;
         match &self.settings.users {
-            JobUsers::Own(ids) => {
+            Some(ids) => {
                 let users = UserIds::beside(&self.allocs);
                 let uid = chosen.insert(users.choose(&dir, ids, &order.work.caches, self.last_uid)?).uid;
                 self.last_uid = Some(uid);
@@ -256,16 +243,15 @@ impl Runner {
                         .map(|parent| parent.join(order.alloc_id.to_string())),
                 });
             }
-            JobUsers::Named(name) => task.job_user = Some(name.clone()),
-            JobUsers::Agent => task.unisolated = true,
+            None => task.unisolated = true,
         }
         let created = dir.create(&task);
         drop(chosen);
-        Ok(created.map(|()| dir)?)
+        created.map(|()| dir)
     }
 
     /// The GPUs for this alloc. Other allocs may have to end before there are enough: that counts as a lack of room.
-    fn gpus_for(&self, order: &AllocOrder) -> Result<Vec<String>, NoStart> {
+    fn gpus_for(&self, order: &AllocOrder) -> io::Result<Vec<String>> {
         let (id, needs) = (order.alloc_id, order.needs.gpus);
         if needs == 0 {
             return Ok(Vec::new());
@@ -275,8 +261,8 @@ impl Runner {
             holders.extend(AllocDir::at(entry?.path()).holder(&self.settings.boot_id)?);
         }
         assign(id, needs, &self.gpus, &holders).map_err(|lacking| match lacking {
-            Lacking::Now(why) => NoStart::Failed(no_room(why)),
-            Lacking::Always(why) => NoStart::Lacks(why),
+            Lacking::Now(why) => no_room(why),
+            Lacking::Always(why) => io::Error::new(io::ErrorKind::Unsupported, why),
         })
     }
 
@@ -285,11 +271,10 @@ impl Runner {
         AllocTask {
             node_id: self.settings.node_id,
             order: order.clone(),
-            runtime: match self.settings.containers.pick() {
-                Pick::Runs(runtime) if order.work.image.is_some() => runtime,
-                _ => RuntimeKind::PROCESS,
+            container: match self.settings.containers.pick() {
+                Pick::Runs(runtime) if order.work.image.is_some() => Some(runtime),
+                Pick::Runs(_) | Pick::NotYet | Pick::Nothing => None,
             },
-            job_user: None,
             isolation: None,
             unisolated: false,
             gpus: Vec::new(),
@@ -423,27 +408,13 @@ impl Runner {
 
     /// Notes what the end of an alloc says about the fitness of this node.
     fn learn(&mut self, id: AllocId, cause: &EndCause) {
-        match cause {
+        if let EndCause::NotStarted { why } = cause {
             // Other nodes may have failed to start an earlier copy too, so the job may be to blame.
-            EndCause::NotStarted { .. } if id.copy > 0 => {}
-            EndCause::NotStarted { why } => self.fitness.failed(id, why, Instant::now()),
-            EndCause::Exited { .. }
-            | EndCause::OverTime { .. }
-            | EndCause::OverMemory { .. }
-            | EndCause::OverScratch { .. } => self.fitness.worked(),
-            // The machine may not have been tried, or somebody else ended the alloc.
-            EndCause::Signalled { .. }
-            | EndCause::NotFound { .. }
-            | EndCause::NotExecutable { .. }
-            | EndCause::NoInterpreter { .. }
-            | EndCause::NoOutput { .. }
-            | EndCause::ElementsFailed { .. }
-            | EndCause::Stopped { .. }
-            | EndCause::NoService { .. }
-            | EndCause::Lost { .. }
-            | EndCause::Interrupted { .. }
-            | EndCause::Rejected { .. }
-            | EndCause::Cancelled => {}
+            if id.copy == 0 {
+                self.fitness.failed(id, why, Instant::now());
+            }
+        } else if cause.client() == ClientStatus::Complete || cause.is_of_the_command() {
+            self.fitness.worked();
         }
     }
 
@@ -495,7 +466,7 @@ mod tests {
             node_id,
             boot_id,
             containers: Containers::none(),
-            users: JobUsers::Agent,
+            users: None,
             program,
             credentials: CredentialsPort::default(),
             files: FilesSource { cache: data.inputs(), imds_url: None, region: None },

@@ -10,8 +10,7 @@
 //! the layers of a container; enforce the limit if a look cannot finish and has found less than the limit.
 
 use model::EndCause;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat, openat2, statat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat2, statat};
 use rustix::path::Arg;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -143,11 +142,7 @@ fn is_folder(stat: &Stat) -> bool {
 
 pub(crate) fn open_below(root: &OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let below = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    match openat2(root, path, flags, Mode::empty(), below) {
-        // Linux before 5.6.
-        Err(Errno::NOSYS) => openat(root, path, flags, Mode::empty()),
-        opened => opened,
-    }
+    openat2(root, path, flags, Mode::empty(), below)
 }
 
 #[cfg(test)]

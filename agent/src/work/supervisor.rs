@@ -16,20 +16,20 @@ use super::over_memory::{Over, over_memory};
 use super::provision::Provided;
 use super::supervised::{Supervised, SupervisorContext};
 use super::user_ids::UserIds;
-use super::{image, program, scratch};
+use super::{image, scratch};
 use crate::elements::ElementsLog;
 use crate::ending::command_end::CommandEnd;
 use crate::ending::remains::{ContainerStop, Processes, Remains, reap_all};
 use crate::ending::stops::{FAR, Stops, stop_at};
+use crate::ending::unended;
 use crate::isolation::cgroup::{self, Dies};
-use crate::isolation::helper::Sandbox;
-use crate::isolation::{self, JobUser, TaskIsolation};
+use crate::isolation::{self, TaskIsolation};
 use crate::machine::atomic_file::Spare;
 use crate::output::capture::{Capture, Printers};
 use crate::output::output_files::output_tail;
 use crate::rights;
 use crate::runtime::init::InitWatch;
-use crate::runtime::{CommandSpec, HOSTS_FILE, Process, ProcessEnv};
+use crate::runtime::{ALLOC_PATH, CACHES, CommandSpec, HOSTS_FILE, Process, ProcessEnv, WORK_DIR, process};
 use crate::usage::{GpuMeter, Meter};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -39,9 +39,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use process_table::ProcessEntry;
-use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -96,7 +94,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         }
         Err(fault) => (fault.into(), None, None),
     };
-    kill_descendants(own_pid).await;
+    unended::ended(dir, kill_descendants(own_pid)).await;
     meter.scratch().measure_last(&dir.of_scratch());
     let usage = meter.usage();
     if let Some(isolation) = &task.isolation {
@@ -137,8 +135,10 @@ impl Supervised<'_> {
         match self.start_command(rights) {
             Ok((child, mut capture, process)) => {
                 // The command is no child of the client, so its container is measured instead.
-                let watch = || Arc::new(InitWatch::start(self.task.runtime, self.task.order.alloc_id));
-                let container = matches!(process, Process::Client(_)).then(watch);
+                let container = match process {
+                    Process::Client(runtime, _) => Some(Arc::new(InitWatch::start(runtime, self.task.order.alloc_id))),
+                    Process::Helper(_) => None,
+                };
                 meter.begin(container.clone(), Instant::now());
                 let cause = tokio::select! {
                     cause = self.supervise(child, &capture, container.as_ref(), meter, term) => cause,
@@ -161,12 +161,11 @@ impl Supervised<'_> {
     async fn judge(&self, cause: EndCause, process: Process, is_out_of_memory: bool) -> EndCause {
         let EndCause::Exited { code } = cause else { return cause };
         let other = match process {
-            Process::Command => None,
-            Process::Helper(verdict) => verdict.read(),
-            Process::Client(_) if code == 0 => None,
-            Process::Client(_) => {
+            Process::Helper(result) => result.read(),
+            Process::Client(..) if code == 0 => None,
+            Process::Client(runtime, _) => {
                 let said = output_tail(&self.dir.output_files(), MESSAGE_BYTES).unwrap_or_default().0;
-                self.task.runtime.judge(&self.task.order, code, &said, is_out_of_memory).await
+                runtime.judge(&self.task.order, code, &said, is_out_of_memory).await
             }
         };
         other.unwrap_or(cause)
@@ -175,107 +174,71 @@ impl Supervised<'_> {
     fn start_command(&self, rights: &ProcessEnv) -> Result<Started, EndCause> {
         let Self { task, dir, context } = self;
         let cannot = |what: &str, e: &io::Error| EndCause::NotStarted { why: format!("cannot {what}: {e}") };
-        let user = task.user().map_err(|e| cannot("find out who runs the command", &e))?;
-        self.prepare(user.as_ref()).map_err(|e| cannot("prepare the directories", &e))?;
-        let sandbox = self.sandbox().map_err(|e| cannot("prepare the limits", &e))?;
+        let uid = task.uid().map_err(|e| cannot("find out who runs the command", &e))?;
+        self.prepare().map_err(|e| cannot("prepare the files and the limits", &e))?;
         let pack = task.order.work.pack.as_ref();
         let group = task.cgroup().map(Path::to_owned);
         let elements = pack.map(|_| ElementsLog::create(dir.elements(), group)).transpose();
         let elements = elements.map_err(|e| cannot("make the file of the elements", &e))?;
-        let captured = Capture::start(&dir.output_files(), user.as_ref(), elements);
+        let captured = Capture::start(&dir.output_files(), uid, elements);
         let (capture, Printers { out, err }) = captured.map_err(|e| cannot("capture the output", &e))?;
-        let mut env = self.environment(rights, user.as_ref());
+        let mut env = self.environment(rights, uid);
         env.extend(stop_at(task.order.work.timeout_s, self.now()).filter(|_| pack.is_none()));
         let input = env.remove(INPUT_VARIABLE).map(|text| BASE64_STANDARD.decode(text)).transpose();
         let input = input.map_err(|e| EndCause::Rejected { why: format!("{INPUT_VARIABLE} must be base64: {e}") })?;
         let image = image::reference(task, dir);
-        let invocation = task.runtime.invocation(&CommandSpec {
+        let spec = CommandSpec {
             node_id: task.node_id,
             order: &task.order,
             image: image.as_deref(),
-            work_dir: &dir.work(),
             caches: &task.caches,
             alloc_dir: dir.path(),
             gpus: &task.gpus,
             env: &env,
             input: input.as_deref(),
-            user: user.as_ref(),
-            sandbox: sandbox.as_ref(),
+            isolation: task.isolation.as_ref(),
             agent_env: &context.env,
             agent_program: &context.program,
-        })?;
-        let name = task.order.work.command.first().map_or("", String::as_str);
-        let (path, is_plain) = (env.get("PATH").map(String::as_str), matches!(invocation.process, Process::Command));
-        if let Some(cause) = is_plain.then(|| program::of_other_machine(name, path, &dir.work())).flatten() {
-            return Err(cause);
-        }
+        };
+        let invocation =
+            task.container.map_or_else(|| process::invocation(&spec), |runtime| runtime.invocation(&spec))?;
         let mut command = Command::new(&invocation.program);
-        if !matches!(invocation.process, Process::Client(_)) {
+        if !matches!(invocation.process, Process::Client(..)) {
             command.env_clear();
         }
         command.args(invocation.args).envs(invocation.env);
         command.current_dir(dir.work()).process_group(0).stdin(invocation.stdin).stdout(out).stderr(err);
-        match (command.spawn(), invocation.process) {
-            (Ok(child), process) => Ok((child, capture, process)),
-            (Err(e), Process::Command) => Err(program::why_not(name, path, &dir.work(), &e)),
-            (Err(e), Process::Helper(_) | Process::Client(_)) => {
-                Err(cannot(&format!("start {}", invocation.program.display()), &e))
-            }
-        }
+        let child = command.spawn().map_err(|e| cannot(&format!("start {}", invocation.program.display()), &e))?;
+        Ok((child, capture, invocation.process))
     }
 
-    /// Writes the files that the command needs, and gives its directories to its user. An alloc with a user id of its own has owned
-    /// its directories since they were made.
-    fn prepare(&self, user: Option<&JobUser>) -> io::Result<()> {
+    /// Writes the files that the command needs, and makes its control group.
+    fn prepare(&self) -> io::Result<()> {
         let Self { task, dir, .. } = self;
         let AllocOrder { hosts, needs, .. } = &task.order;
         if hosts.len() > 1 {
             let lines = hosts.iter().map(|host| format!("{host} slots={}\n", needs.vcpus)).collect::<String>();
             isolation::write_for_job(&dir.path().join(HOSTS_FILE), lines.as_bytes())?;
         }
-        if let (Some(_), Some(user)) = (&task.isolation, user) {
-            isolation::write_closed(dir.path())?;
-            return isolation::write_user_files(dir.path(), user, &dir.work());
-        }
-        let give = |path: &Path| match user {
-            Some(user) => std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid)),
-            None => Ok(()),
-        };
-        fs::set_permissions(dir.work(), fs::Permissions::from_mode(0o700))?;
-        give(&dir.work())?;
-        for (_, files) in &task.caches {
-            give(files)?;
-            // Only its group enters the directory above.
-            if let (Some(user), Some(door)) = (user, files.parent()) {
-                std::os::unix::fs::chown(door, None, Some(user.gid))?;
-                fs::set_permissions(door, fs::Permissions::from_mode(0o710))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The restrictions of an alloc with a user id of its own. Makes its control group.
-    fn sandbox(&self) -> io::Result<Option<Sandbox>> {
-        let Self { task, dir, .. } = self;
-        let Some(isolation) = &task.isolation else { return Ok(None) };
-        let TaskIsolation { max_tasks, private_mounts, closed, cgroup, .. } = isolation.clone();
-        if let Some(group) = &cgroup {
+        let Some(TaskIsolation { uid, max_tasks, cgroup, .. }) = &task.isolation else { return Ok(()) };
+        if let Some(group) = cgroup {
             let dies = if task.order.work.pack.is_some() { Dies::OneProcess } else { Dies::All };
-            cgroup::create(group, &task.order.needs, max_tasks, dies)?;
+            cgroup::create(group, needs, *max_tasks, dies)?;
         }
-        let mut mounts = private_mounts.then(|| isolation::private_mounts(dir.path()));
-        if let Some(mounts) = &mut mounts {
-            mounts.binds.extend(isolation::closing(dir.path(), &closed));
-        }
-        Ok(Some(Sandbox { mounts, cgroup, max_tasks }))
+        isolation::write_closed(dir.path())?;
+        isolation::write_user_files(dir.path(), *uid, &dir.work())
     }
 
     /// The environment of the command: the runtime's variables, then the job's, then nodekeeper's. The last value of a
     /// variable wins, so a job cannot replace nodekeeper's variables and pretend to be another member.
-    fn environment(&self, rights: &ProcessEnv, user: Option<&JobUser>) -> ProcessEnv {
+    fn environment(&self, rights: &ProcessEnv, uid: Option<u32>) -> ProcessEnv {
         let Self { task, dir, context } = self;
         let order = &task.order;
-        let mut env = task.runtime.base_environment(&context.env, user, &dir.work());
+        let mut env = match task.container {
+            // The image has its own variables, except for the home of a user that the image does not know.
+            Some(_) => uid.map(|_| ("HOME".to_owned(), WORK_DIR.to_owned())).into_iter().collect(),
+            None => process::base_environment(&context.env, uid, &dir.work()),
+        };
         env.extend(order.env.clone());
         // The job may replace a default, such as the region.
         let is_given = |name: &String| !rights::is_default(name) || !order.env.contains_key(name);
@@ -284,7 +247,7 @@ impl Supervised<'_> {
             rights::pass_proxies_by(&mut env);
         }
         for (name, path) in &task.caches {
-            let path = task.runtime.cache_path(name, path);
+            let path = task.path_for_job(&format!("{CACHES}/{name}"), path);
             env.insert(cache_variable(name), path.display().to_string());
         }
         let own = [
@@ -296,7 +259,7 @@ impl Supervised<'_> {
         ];
         env.extend(own.map(|(name, value)| (name.to_owned(), value)));
         if order.hosts.len() > 1 {
-            let path = task.runtime.alloc_path(dir.path()).join(HOSTS_FILE);
+            let path = task.path_for_job(ALLOC_PATH, dir.path()).join(HOSTS_FILE);
             env.insert("NODEKEEPER_HOSTFILE".to_owned(), path.display().to_string());
         }
         env.extend(gpu_variables(&task.gpus).map(|(name, value)| (name.to_owned(), value)));
@@ -339,6 +302,7 @@ impl Supervised<'_> {
                     reap_adopted_children(&found, own_pid, group);
                     let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
                     meter.measure(&pids, dir, Instant::now());
+                    dir.note_unended(end.is_unended());
                     if let Some(why) = self.must_end(capture, &found, group) {
                         end.kill(why);
                     }
@@ -354,6 +318,7 @@ impl Supervised<'_> {
                 break status;
             }
         };
+        dir.note_unended(false);
         meter.end(Instant::now());
         end.cause(status)
     }
@@ -362,9 +327,11 @@ impl Supervised<'_> {
         let Self { task, .. } = self;
         let is_pack = task.order.work.pack.is_some();
         let processes = Processes { supervisor: std::process::id() as i32, first, is_pack, cgroup: task.cgroup() };
-        match container {
+        match container.zip(task.container) {
             None => Remains::Processes(processes),
-            Some(watch) => Remains::Container(ContainerStop::new(processes, Arc::clone(watch), task)),
+            Some((watch, runtime)) => {
+                Remains::Container(ContainerStop::new(processes, Arc::clone(watch), runtime, task.order.alloc_id))
+            }
         }
     }
 
@@ -457,21 +424,19 @@ mod tests {
     use super::*;
     use crate::contact::s3_access::S3Environment;
     use crate::protocol::testing::{node_id, order};
-    use crate::runtime::RuntimeKind;
+    use crate::runtime::ContainerRuntime;
     use crate::work::alloc_dir::AllocTask;
     use std::path::PathBuf;
 
-    fn task(runtime: &str) -> AllocTask {
+    fn task(container: Option<ContainerRuntime>) -> AllocTask {
         let mut order = order(0, 1);
         order.env = ProcessEnv::from([("A".into(), "1".into()), ("NODEKEEPER_MEMBER".into(), "7".into())]);
         order.hosts = vec!["10.0.0.1".into(), "10.0.0.2".into()];
         let caches = vec![("m2-repo".to_owned(), PathBuf::from("/data/caches/m2-repo"))];
-        let runtime = RuntimeKind::named(runtime).unwrap();
         AllocTask {
             node_id: node_id(),
             order,
-            runtime,
-            job_user: None,
+            container,
             isolation: None,
             unisolated: true,
             gpus: Vec::new(),
@@ -496,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_job_cannot_replace_the_variables_that_say_which_member_it_is() {
-        let env = environment(task("process"));
+        let env = environment(task(None));
         assert_eq!(env["PATH"], "/bin");
         assert_eq!(env["A"], "1");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
@@ -508,7 +473,7 @@ mod tests {
     #[test]
     fn a_command_sees_its_own_gpus_and_no_others_whatever_its_job_says() {
         for (gpus, cuda, nvidia) in [(&[][..], "", "void"), (&["GPU-a", "GPU-b"], "GPU-a,GPU-b", "GPU-a,GPU-b")] {
-            let mut task = task("process");
+            let mut task = task(None);
             task.gpus = gpus.iter().map(|uuid| (*uuid).to_owned()).collect();
             task.order.env.insert("CUDA_VISIBLE_DEVICES".into(), "0,1,2,3".into());
             task.order.env.insert("NVIDIA_VISIBLE_DEVICES".into(), "all".into());
@@ -519,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_same_variables_with_its_own_paths() {
-        let env = environment(task("docker"));
+        let env = environment(task(Some(ContainerRuntime::Docker)));
         assert!(!env.contains_key("PATH"), "the image has its own");
         assert_eq!(env["NODEKEEPER_MEMBER"], "0");
         assert_eq!(env["NODEKEEPER_CACHE_M2_REPO"], "/caches/m2-repo");

@@ -16,18 +16,20 @@
 //! Does not: keep apart allocs that share an id: they can read each other's files and end each other.
 
 use super::alloc_dir::AllocDir;
+use crate::ending::unended;
 use crate::isolation::{OwnIds, TaskIsolation, give};
 use crate::machine::atomic_file::{absent_is_fine, if_there, replace};
 use crate::machine::fitness::no_room;
+use crate::machine::locks::{is_taken, lock_file};
 use files::Allowance;
 use nix::unistd::{Gid, Uid, fchownat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, statat};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -137,29 +139,22 @@ impl UserIds {
         Ok(holders)
     }
 
-    fn lock_file(&self, uid: u32) -> io::Result<File> {
+    fn lock_of(&self, uid: u32) -> io::Result<File> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.locks)?;
-        File::options().write(true).create(true).truncate(false).mode(0o600).open(self.locks.join(uid.to_string()))
+        lock_file(&self.locks.join(uid.to_string()))
     }
 
     fn try_lock(&self, uid: u32) -> io::Result<File> {
-        let file = self.lock_file(uid)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(no_room("another job of the same user ends".to_owned())),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        let file = self.lock_of(uid)?;
+        if is_taken(file.try_lock())? { Ok(file) } else { Err(no_room("another job of the same user ends".to_owned())) }
     }
 
     async fn lock(&self, uid: u32) -> io::Result<File> {
-        let file = self.lock_file(uid)?;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCKED).await,
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
+        let file = self.lock_of(uid)?;
+        while !is_taken(file.try_lock())? {
+            tokio::time::sleep(LOCKED).await;
         }
+        Ok(file)
     }
 
     /// Ends everything that still runs for the alloc in `dir`. What runs as its user id is ended with the last alloc of this id.
@@ -183,19 +178,16 @@ impl UserIds {
                 false
             }
         };
-        isolation.end(program, dir.path(), is_last).await;
+        unended::ended(dir, isolation.end(program, dir.path(), is_last)).await;
     }
 
     /// Gives all that is in a cache to this user id. Other commands that use the cache run as the same id, or wait for this.
     pub fn hand_over(&self, cache: &str, uid: u32, allowance: &mut Allowance) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.owners)?;
         let (record, lock) = (self.owners.join(cache), self.owners.join(format!(".{cache}.lock")));
-        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock)?;
-        while let Err(error) = lock.try_lock() {
-            match error {
-                TryLockError::WouldBlock => std::thread::sleep(LOCKED),
-                TryLockError::Error(error) => return Err(error),
-            }
+        let lock = lock_file(&lock)?;
+        while !is_taken(lock.try_lock())? {
+            std::thread::sleep(LOCKED);
             allowance.take_bytes(0)?;
         }
         let known = if_there(fs::read_to_string(&record))?.unwrap_or_default();
@@ -232,7 +224,7 @@ fn holder(dir: &AllocDir) -> io::Result<Option<UserHolder>> {
 }
 
 /// Gives what these owners have below a folder to a user id. A link is given, and not followed.
-fn give_below(folder: &Path, owners: &BTreeSet<u32>, uid: u32, allowance: &mut Allowance) -> io::Result<()> {
+pub(crate) fn give_below(folder: &Path, owners: &BTreeSet<u32>, uid: u32, allowance: &mut Allowance) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = open(folder, flags, Mode::empty())?;
     let mut left = vec![PathBuf::from(".")];

@@ -189,7 +189,7 @@ impl ControlPlane {
 
 /// A directory that users of jobs may enter. It is not below /tmp or the like, where jobs see a directory of their own. The project
 /// itself may be in /tmp, or in a home directory that is closed to others.
-fn open_dir() -> &'static std::path::Path {
+pub fn open_dir() -> &'static std::path::Path {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let is_temporary = target.starts_with("/tmp") || target.starts_with("/var/tmp");
     let is_closed = |dir: &std::path::Path| dir.metadata().unwrap().mode() & 0o001 == 0;
@@ -264,7 +264,7 @@ impl TestNode {
             // Replaces the default, which powers the machine off.
             command.args(["--on-gone", "true"]);
         }
-        if !args.iter().any(|a| ["--job-user", "--job-uids", "--unisolated"].contains(a)) {
+        if !args.iter().any(|a| ["--job-uids", "--unisolated"].contains(a)) {
             command.arg("--unisolated");
         }
         if !args.contains(&"--containers") {

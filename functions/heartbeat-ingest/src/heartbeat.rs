@@ -31,7 +31,8 @@ impl Ingest {
         let beat = self.beat(&cached, now);
         let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
         let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
-        let heartbeat = &Heartbeat { refuses, gpus_sick, reach: heartbeat.reach.clipped(), ..heartbeat.clone() };
+        let (unended, reach) = (short(&heartbeat.unended), heartbeat.reach.clipped());
+        let heartbeat = &Heartbeat { refuses, gpus_sick, unended, reach, ..heartbeat.clone() };
         if heartbeat.asks
             && let Some(record) = self.record_for_ask(node_id, proven, heartbeat, &beat).await?
         {
@@ -119,6 +120,7 @@ impl Ingest {
             && contact.refuses == heartbeat.refuses
             && contact.gpus_usable == heartbeat.gpus_usable
             && contact.gpus_sick == heartbeat.gpus_sick
+            && contact.unended == heartbeat.unended
             && contact.reach == heartbeat.reach;
         // If the record has an impossible time, no pulse is newer. Then the whole record is written.
         let is_possible = contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);

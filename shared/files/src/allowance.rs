@@ -3,6 +3,7 @@
 //! Guarantees: work that has an allowance ends soon after its bytes or its entries are used up, or after its owner lost interest.
 //! Does not: know a clock. The owner has one, and drops its [`Interest`].
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ pub const MAX_ENTRIES: u64 = 1_000_000;
 /// What is left for some work.
 #[derive(Debug)]
 pub struct Allowance {
-    bytes: u64,
-    entries: u64,
+    bytes: Cell<u64>,
+    entries: Cell<u64>,
     /// What it began with.
     most: (u64, u64),
     lost: Arc<AtomicBool>,
@@ -83,51 +84,49 @@ impl fmt::Display for ByteCount {
 impl Default for Allowance {
     /// As much as any folder may have. Nobody ends the work.
     fn default() -> Self {
-        let (bytes, entries) = (MAX_BYTES, MAX_ENTRIES);
-        Self { bytes, entries, most: (bytes, entries), lost: Arc::default() }
+        Self::of((MAX_BYTES, MAX_ENTRIES), Arc::default())
     }
 }
 
 impl Allowance {
+    const fn of(most: (u64, u64), lost: Arc<AtomicBool>) -> Self {
+        Self { bytes: Cell::new(most.0), entries: Cell::new(most.1), most, lost }
+    }
+
     /// At most this many bytes and entries, as long as the interest lasts.
     pub fn new(bytes: u64, entries: u64) -> (Self, Interest) {
         let lost = Arc::default();
-        (Self { bytes, entries, most: (bytes, entries), lost: Arc::clone(&lost) }, Interest(lost))
+        (Self::of((bytes, entries), Arc::clone(&lost)), Interest(lost))
     }
 
     /// As much as this one began with, for the same owner.
     #[must_use]
     pub fn again(&self) -> Self {
-        Self { bytes: self.most.0, entries: self.most.1, most: self.most, lost: Arc::clone(&self.lost) }
+        Self::of(self.most, Arc::clone(&self.lost))
     }
 
     /// Fails before anything is read of something that has more bytes than are left.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
-        if bytes > self.bytes { Err(OverBounds::Bytes(self.most.0).into()) } else { Ok(()) }
+        if bytes > self.bytes.get() { Err(OverBounds::Bytes(self.most.0).into()) } else { Ok(()) }
     }
 
-    pub fn take_bytes(&mut self, bytes: u64) -> io::Result<()> {
+    pub fn take_bytes(&self, bytes: u64) -> io::Result<()> {
         if self.lost.load(Ordering::Relaxed) {
             return Err(OverBounds::Interest.into());
         }
         self.check(bytes)?;
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
         Ok(())
     }
 
-    pub fn take_entry(&mut self) -> io::Result<()> {
+    pub fn take_entry(&self) -> io::Result<()> {
         self.take_bytes(0)?;
-        self.entries = self.entries.checked_sub(1).ok_or(OverBounds::Entries(self.most.1))?;
+        self.entries.set(self.entries.get().checked_sub(1).ok_or(OverBounds::Entries(self.most.1))?);
         Ok(())
-    }
-
-    /// What is read through this does not count, and ends when nobody waits for it.
-    pub fn watching<R: Read>(&self, from: R) -> WatchedRead<R> {
-        WatchedRead { from, lost: Arc::clone(&self.lost) }
     }
 
     /// What is read through this counts.
-    pub fn reading<R: Read>(&mut self, from: R) -> CountedRead<'_, R> {
+    pub const fn reading<R: Read>(&self, from: R) -> CountedRead<'_, R> {
         CountedRead { from, allowance: self }
     }
 }
@@ -135,7 +134,7 @@ impl Allowance {
 #[derive(Debug)]
 pub struct CountedRead<'a, R> {
     from: R,
-    allowance: &'a mut Allowance,
+    allowance: &'a Allowance,
 }
 
 impl<R: Read> Read for CountedRead<'_, R> {
@@ -146,18 +145,6 @@ impl<R: Read> Read for CountedRead<'_, R> {
     }
 }
 
-#[derive(Debug)]
-pub struct WatchedRead<R> {
-    from: R,
-    lost: Arc<AtomicBool>,
-}
-
-impl<R: Read> Read for WatchedRead<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.lost.load(Ordering::Relaxed) { Err(OverBounds::Interest.into()) } else { self.from.read(into) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +152,7 @@ mod tests {
     #[test]
     fn work_ends_when_its_allowance_is_used_up_or_nobody_waits_for_it() {
         let over = |done: io::Result<()>| done.err().and_then(|error| OverBounds::of(&error));
-        let (mut allowance, interest) = Allowance::new(3, 1);
+        let (allowance, interest) = Allowance::new(3, 1);
         assert_eq!(over(allowance.check(4)), Some(OverBounds::Bytes(3)));
         assert_eq!(over(allowance.reading(&b"abc"[..]).read_to_end(&mut Vec::new()).map(drop)), None);
         assert_eq!(over(allowance.take_bytes(1)), Some(OverBounds::Bytes(3)));

@@ -11,7 +11,7 @@ use model::rng::Rng;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fstatat, mkdirat, utimensat};
+use nix::sys::stat::{FileStat, Mode, SFlag, UtimensatFlags, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use remove_tree::remove_tree;
@@ -183,8 +183,12 @@ fn open(folder: &File, name: &OsStr, flags: OFlag) -> Result<File, Errno> {
 }
 
 fn kind(folder: &File, name: &OsStr) -> Result<SFlag, Errno> {
-    let there = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-    Ok(SFlag::from_bits_truncate(there.st_mode) & SFlag::S_IFMT)
+    fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|there| kind_of(&there))
+}
+
+/// Whether it is a file, a folder, a link or something else.
+pub(crate) fn kind_of(there: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(there.st_mode) & SFlag::S_IFMT
 }
 
 fn finish(file: &File, mode: Option<u32>, at: SystemTime) -> io::Result<()> {

@@ -4,13 +4,13 @@
 //! or device is ever opened.
 
 use crate::allowance::Allowance;
-use crate::beneath::MAX_DEPTH;
+use crate::beneath::{MAX_DEPTH, kind_of};
 use crate::digest::{Digest, Digesting};
 use crate::tree::TreeWriter;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat};
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -45,22 +45,6 @@ pub enum Selected {
     No,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EntryKind {
-    File,
-    Folder,
-    Link,
-    Special,
-}
-
-impl EntryKind {
-    fn of(stat: &FileStat) -> Self {
-        let kinds = [(SFlag::S_IFREG, Self::File), (SFlag::S_IFDIR, Self::Folder), (SFlag::S_IFLNK, Self::Link)];
-        let kind = stat.st_mode & SFlag::S_IFMT.bits();
-        kinds.into_iter().find(|(flag, _)| flag.bits() == kind).map_or(Self::Special, |(_, kind)| kind)
-    }
-}
-
 /// Opens what is at this path below a folder. A link is followed if it leads to something in the folder; `path_for_job` is the path by which
 /// whoever made the links sees the folder. `None`: there is nothing.
 pub fn open_beneath(folder: &Path, path: &Path, path_for_job: &Path) -> io::Result<Option<File>> {
@@ -79,7 +63,7 @@ pub fn open_beneath(folder: &Path, path: &Path, path_for_job: &Path) -> io::Resu
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        if EntryKind::of(&fstat(&next)?) == EntryKind::Link {
+        if kind_of(&fstat(&next)?) == SFlag::S_IFLNK {
             links += 1;
             let target = PathBuf::from(readlinkat(&next, "")?);
             if links > MAX_LINKS {
@@ -100,9 +84,9 @@ pub fn open_beneath(folder: &Path, path: &Path, path_for_job: &Path) -> io::Resu
         }
     }
     let Some(found) = open_folders.pop() else { return Ok(Some(folder_file)) };
-    match EntryKind::of(&fstat(&found)?) {
-        EntryKind::File | EntryKind::Folder => Ok(Some(readable(&found)?)),
-        EntryKind::Link | EntryKind::Special => Err(io::Error::other("it is neither a file nor a folder")),
+    match kind_of(&fstat(&found)?) {
+        SFlag::S_IFREG | SFlag::S_IFDIR => Ok(Some(readable(&found)?)),
+        _ => Err(io::Error::other("it is neither a file nor a folder")),
     }
 }
 
@@ -158,14 +142,14 @@ pub fn walk(
             Err(e) => return Err(failed(e.into())),
         };
         let stat = fstat(&next)?;
-        let (mode, kind) = (stat.st_mode & 0o7777, EntryKind::of(&stat));
-        let folder = if kind == EntryKind::Folder { Some(readable(&next).map_err(failed)?) } else { None };
+        let (mode, kind) = (stat.st_mode & 0o7777, kind_of(&stat));
+        let folder = if kind == SFlag::S_IFDIR { Some(readable(&next).map_err(failed)?) } else { None };
         if wanted == Selected::All {
             let found = match kind {
-                EntryKind::File => OpenedEntry::File(readable(&next).map_err(failed)?),
-                EntryKind::Folder => OpenedEntry::Folder,
-                EntryKind::Link => OpenedEntry::Link(readlinkat(&next, "")?.into()),
-                EntryKind::Special => OpenedEntry::Special,
+                SFlag::S_IFREG => OpenedEntry::File(readable(&next).map_err(failed)?),
+                SFlag::S_IFDIR => OpenedEntry::Folder,
+                SFlag::S_IFLNK => OpenedEntry::Link(readlinkat(&next, "")?.into()),
+                _ => OpenedEntry::Special,
             };
             each(allowance, &path, mode, found)?;
         }

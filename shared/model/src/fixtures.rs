@@ -77,6 +77,7 @@ pub fn heartbeat(instance_id: &str) -> Heartbeat {
         refuses: None,
         gpus_usable: 0,
         gpus_sick: None,
+        unended: None,
         reach: crate::wire::ServiceReach::default(),
         uptime_ms: None,
         handles: None,

@@ -126,6 +126,9 @@ pub struct Heartbeat {
     /// Which of its GPUs cannot be used, and why, for people; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_sick: Option<String>,
+    /// Which allocs cannot be ended, for people: their processes were killed, and do not die.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unended: Option<String>,
     #[serde(flatten)]
     pub reach: ServiceReach,
     /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of

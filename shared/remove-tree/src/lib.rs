@@ -227,12 +227,5 @@ fn open_directory(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
 
 fn open_below(parent: &OwnedFd, name: &CStr, flags: OFlag) -> Result<OwnedFd, Errno> {
     let only_below = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS;
-    match openat2(parent, name, OpenHow::new().flags(flags).resolve(only_below)) {
-        // Linux before 5.6. A mount of the same file system is then taken for a directory.
-        Err(Errno::ENOSYS) => {
-            let fd = openat(parent, name, flags, Mode::empty())?;
-            if fstat(&fd)?.st_dev == fstat(parent)?.st_dev { Ok(fd) } else { Err(Errno::EXDEV) }
-        }
-        opened => opened,
-    }
+    openat2(parent, name, OpenHow::new().flags(flags).resolve(only_below))
 }

@@ -435,6 +435,7 @@ impl Store {
             Cond::is("refuses", said.refuses.as_ref().map(s)),
             gpus,
             Cond::is("gpus_sick", said.gpus_sick.as_ref().map(s)),
+            Cond::is("unended", said.unended.as_ref().map(s)),
             Cond::is("fails", said.reach.fails.as_ref().map(s)),
             Cond::is("reaches", said.reach.reaches.as_ref().map(s)),
             Cond::Lt("last_ping_at", n(pulse.now.as_ms())),

@@ -119,6 +119,7 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
         Heartbeat { refuses: Some("no".into()), ..next.clone() },
         Heartbeat { gpus_usable: 1, ..next.clone() },
         Heartbeat { gpus_sick: Some("GPU 0".into()), ..next.clone() },
+        Heartbeat { unended: Some("alloc 0".into()), ..next.clone() },
         Heartbeat { reach: model::wire::ServiceReach { fails: Some("s3: x".into()), reaches: None }, ..next.clone() },
         Heartbeat { reach: model::wire::ServiceReach { fails: None, reaches: Some("s3".into()) }, ..next.clone() },
         Heartbeat { instance_id: "i-9".into(), ..next.clone() },

@@ -90,6 +90,7 @@ pub const SIGNS: &[Sign] = &[
     Sign { name: "node", raise: nodes::refusing, alarms: &[] },
     Sign { name: "service", raise: nodes::services, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::services)] },
     Sign { name: "gpus", raise: nodes::sick_gpus, alarms: &[] },
+    Sign { name: "unended", raise: nodes::unended, alarms: &[] },
     Sign { name: "silent", raise: nodes::silent, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::silent)] },
     Sign { name: "boot_failures", raise: nodes::starts, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::starts)] },
     Sign { name: "booting", raise: nodes::booting, alarms: &[] },

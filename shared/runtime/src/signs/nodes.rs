@@ -76,6 +76,18 @@ pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
     first(raised.collect(), |more| format!("and {more} more nodes"))
 }
 
+/// The nodes with allocs that cannot be ended. Such an alloc holds its slot, and the handles of its job.
+pub(super) fn unended(facts: &Facts<'_>) -> Vec<Raised> {
+    let unended = facts.nodes.iter().filter_map(|node| Some((node.slot, node.contact()?.unended.as_deref()?)));
+    let raised = unended.map(|(slot, allocs)| {
+        let says = format!("slot {slot} cannot end {}: processes were killed and do not die", one_line(allocs));
+        let to_do =
+            format!("what do they wait for, a disk, NFS? `nodekeeper drain {slot} --by 0s` gives the machine up");
+        Raised::new("unended", SignLevel::Wrong, says, to_do)
+    });
+    first(raised.collect(), |more| format!("and {more} more nodes"))
+}
+
 /// The nodes in use whose lease is over, and since when.
 pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
     let in_use = || facts.nodes.iter().filter(|n| n.status().is_some());

@@ -392,13 +392,12 @@ impl Machine {
 
     /// The GPUs of allocs, by the directories of the allocs.
     fn holders(&self) -> Vec<Holder> {
-        let of = |(id, uuids): (&AllocId, &Vec<String>)| Holder {
-            alloc_id: *id,
-            uuids: uuids.clone(),
-            is_of_this_boot: self.disk.started.get(id).is_some_and(|(_, boot)| *boot == self.boot),
-            has_ended: self.disk.ended.contains_key(id),
+        let holds = |id: &AllocId| {
+            let is_of_this_boot = self.disk.started.get(id).is_some_and(|(_, boot)| *boot == self.boot);
+            is_of_this_boot && !self.disk.ended.contains_key(id)
         };
-        self.disk.gpus.iter().map(of).collect()
+        let holders = self.disk.gpus.iter().filter(|(id, _)| holds(id));
+        holders.map(|(id, uuids)| Holder { alloc_id: *id, uuids: uuids.clone() }).collect()
     }
 
     /// Whether the machine can start no work now. The node says so after two failures.

@@ -183,6 +183,7 @@ impl NodeRecord {
             refuses_since_at: self.refuses_since(heartbeat, now),
             gpus_usable: heartbeat.gpus_usable,
             gpus_sick: heartbeat.gpus_sick.as_deref().map(short_reason),
+            unended: heartbeat.unended.as_deref().map(short_reason),
             reach: heartbeat.reach.clipped(),
             idle_since_at: None,
             idle_runs: 0,
@@ -203,8 +204,8 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy`, `refuses` or what the
-    /// agent says of its GPUs differs.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy`, `refuses`, `unended`
+    /// or what the agent says of its GPUs differs.
     pub fn heartbeat(&self, heartbeat: &Heartbeat, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -229,6 +230,11 @@ impl NodeRecord {
         if contact.gpus_usable != heartbeat.gpus_usable || contact.gpus_sick != gpus_sick {
             reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
             (contact.gpus_usable, contact.gpus_sick) = (heartbeat.gpus_usable, gpus_sick);
+        }
+        let unended = heartbeat.unended.as_deref().map(short_reason);
+        if contact.unended != unended {
+            reason = if unended.is_some() { "allocs cannot be ended" } else { "its allocs end" };
+            contact.unended = unended;
         }
         if contact.reach.fails != heartbeat.reach.clipped().fails {
             reason =

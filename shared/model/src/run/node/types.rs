@@ -295,6 +295,9 @@ pub struct Contact {
     /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_sick: Option<String>,
+    /// Which allocs the agent cannot end: their processes were killed, and do not die. `None` if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unended: Option<String>,
     #[serde(flatten)]
     pub reach: ServiceReach,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! The table of the test: each sign with the state that raises it, the one just before, and the one after its end.
 
 pub(super) use super::state::Change;
-use super::state::{NOW, Row, State, awaits_gpus, gpus, heard, invalid_row, reaches, row};
+use super::state::{NOW, Row, State, awaits_gpus, cannot_end, gpus, heard, invalid_row, reaches, row};
 use crate::signs::SignLevel;
 use model::catalogue::{Catalogue, CataloguePart, PartState};
 use model::cloud::CloudError;
@@ -138,6 +138,13 @@ pub(super) const ROWS: &[Row] = &[
         |s| gpus(s, 0, Some("GPU-1 (A10G): fell off the bus")),
         &["slot 0 takes no work: GPU-1 (A10G): fell off the bus", "mend the image"],
         (|s| gpus(s, 4, None), Well),
+        |s| s.nodes.clear(),
+    ),
+    row(
+        ("unended", Wrong),
+        |s| cannot_end(s, Some("alloc 7-0.0")),
+        &["slot 0 cannot end alloc 7-0.0: processes were killed and do not die", "nodekeeper drain 0 --by 0s"],
+        (|s| cannot_end(s, None), Well),
         |s| s.nodes.clear(),
     ),
     row(

@@ -177,6 +177,14 @@ pub(super) fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
     }
 }
 
+/// Slot 0 cannot end these allocs.
+pub(super) fn cannot_end(state: &mut State, allocs: Option<&str>) {
+    state.nodes = vec![heard(0, 10)];
+    if let NodeState::InUse(node) = &mut state.nodes[0].state {
+        node.contact.unended = allocs.map(str::to_owned);
+    }
+}
+
 /// Slot 0 has called for `s` seconds, and lacks three of its four GPUs since.
 pub(super) fn awaits_gpus(state: &mut State, s: i64) {
     gpus(state, 1, None);
