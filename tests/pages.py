@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""What the pages show can be used as it stands: their commands, their policies, their files of contexts.
+"""What the pages show can be used as it stands: their commands and their policies.
 
     pages.py
 
 It reads the fenced blocks of README.md and docs/. A block of commands (`sh`, or lines that begin with `$ `) may only have
 subcommands and options that the program has, calls of AWS that boto3 knows, and scripts of this repository that are there. A block
-of TOML is a policy that `policy check` accepts, or a file of contexts. A line `…` stands for the file that the comment above it
+of TOML is a policy that `policy check` accepts. A line `…` stands for the file that the comment above it
 names. The pages of the policy and of the commands are what reference.py writes. It needs target/debug/nodekeeper, and boto3.
 docs/tasks.md has a test of its own, which also runs its commands.
 """
 
 import functools
-import os
 import pathlib
 import re
 import shlex
@@ -153,13 +152,9 @@ def wrong_toml(text, directory):
         return f"no TOML: {error}"
     file = directory / "file.toml"
     file.write_text(whole, encoding="utf-8")
-    if "context" in read or "current" in read:
-        line, env = ["context"], dict(os.environ, NODEKEEPER_CONFIG=str(file))
-    else:
-        if "size" not in read:  # a part of a policy
-            file.write_text(whole + SIZE, encoding="utf-8")
-        line, env = ["policy", "check", str(file)], dict(os.environ)
-    ran = subprocess.run([PROGRAM, *line], env=env, capture_output=True, text=True, check=False)
+    if "size" not in read:  # a part of a policy
+        file.write_text(whole + SIZE, encoding="utf-8")
+    ran = subprocess.run([PROGRAM, "policy", "check", str(file)], capture_output=True, text=True, check=False)
     return None if ran.returncode == 0 else ran.stdout + ran.stderr
 
 

@@ -91,11 +91,12 @@ class Bench:
         (self.directory / "jobs.jsonl").write_text("".join(f"{line(n)}\n" for n in range(200)), encoding="utf-8")
         policy = (ROOT / "local/system/policy.toml").read_text(encoding="utf-8")
         (self.directory / "policy.toml").write_text(policy.replace("max = 6", "max = 9"), encoding="utf-8")
-        contexts = f'[context.lab]\ncluster = "lab"\nregion = "local-1"\nendpoint = "{local.dynamo}"\n'
-        (self.directory / "config.toml").write_text(contexts, encoding="utf-8")
+        profiles = "[default]\nnodekeeper_cluster = local\n[profile lab]\nnodekeeper_cluster = lab\n"
+        (self.directory / "profiles").write_text(profiles, encoding="utf-8")
         editor = "sed -i 's/^max = .*/max = 8/'"
-        self.environment = local.environment() | {"EDITOR": editor, "NODEKEEPER_CONFIG": str(self.directory / "config.toml")}
-        self.environment.pop("VISUAL", None)
+        self.environment = local.environment() | {"EDITOR": editor, "AWS_CONFIG_FILE": str(self.directory / "profiles")}
+        for name in ("VISUAL", "NODEKEEPER_CLUSTER"):
+            self.environment.pop(name, None)
 
     def sh(self, command):
         """Runs a line of the shell. Returns its exit code and what it said."""

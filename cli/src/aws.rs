@@ -6,11 +6,10 @@
 //!
 //! The SDK can read such profiles itself, but only with two more service clients, which the functions would carry too.
 
-use crate::contexts::Settings;
 use anyhow::{Context as _, bail};
 use async_trait::async_trait;
+use aws_config::SdkConfig;
 use aws_config::credential_process::CredentialProcessProvider;
-use aws_config::{ConfigLoader, Region, SdkConfig};
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use s3::{Access, Keys, S3};
@@ -23,13 +22,11 @@ const AWS_CLI: &str = "aws configure export-credentials --format process";
 
 const WITHOUT_AWS: &str = "without AWS, `nodekeeper local` starts a cluster on this machine";
 
-/// Loads the configuration of the SDK, with a region and credentials. `profile` is the value of AWS_PROFILE. `settings` are
-/// those of a context, which the SDK cannot find in the environment.
-pub async fn config(profile: Option<&str>, settings: &Settings) -> anyhow::Result<SdkConfig> {
-    let config = loader(settings).load().await;
-    let profile = settings.profile.as_deref().or(profile);
+/// Loads the configuration of the SDK, with a region and credentials. `profile` is the value of AWS_PROFILE.
+pub async fn config(profile: Option<&str>) -> anyhow::Result<SdkConfig> {
+    let config = runtime::lambda::sdk_config().load().await;
     if config.region().is_none() {
-        bail!("no region is set: {}", no_region(profile));
+        bail!("no region is set: set AWS_REGION, or `region`{} in ~/.aws/config; {WITHOUT_AWS}", of_profile(profile));
     }
     let Some(provider) = config.credentials_provider() else { return Ok(config) };
     let Err(error) = provider.provide_credentials().await else { return Ok(config) };
@@ -37,11 +34,11 @@ pub async fn config(profile: Option<&str>, settings: &Settings) -> anyhow::Resul
     if !error.contains("cargo feature(s) enabled: sso") && !error.contains("`credentials-login`") {
         bail!("{}", no_credentials(&error, profile));
     }
-    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(aws_cli(settings)));
+    let cli = SharedCredentialsProvider::new(CredentialProcessProvider::new(AWS_CLI.to_owned()));
     if let Err(error) = cli.provide_credentials().await {
         bail!("{}", no_session(&error, profile));
     }
-    Ok(loader(settings).credentials_provider(cli).load().await)
+    Ok(config.into_builder().credentials_provider(cli).build())
 }
 
 /// A client of S3 with the credentials and the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
@@ -68,51 +65,24 @@ impl Keys for SdkKeys {
     async fn refused(&self, _: &Access, _: Option<&str>) {}
 }
 
-fn loader(settings: &Settings) -> ConfigLoader {
-    let mut loader = runtime::lambda::sdk_config();
-    if let Some(region) = &settings.region {
-        loader = loader.region(Region::new(region.clone()));
-    }
-    if let Some(profile) = &settings.profile {
-        loader = loader.profile_name(profile);
-    }
-    if let Some(endpoint) = &settings.endpoint {
-        loader = loader.endpoint_url(endpoint);
-    }
-    loader
-}
-
-/// [`AWS_CLI`] for the profile of a context. The name is quoted for the shell.
-fn aws_cli(settings: &Settings) -> String {
-    let profile = settings.profile.as_ref().map(|name| format!(" --profile '{}'", name.replace('\'', r"'\''")));
-    format!("{AWS_CLI}{}", profile.unwrap_or_default())
-}
-
-fn no_region(profile: Option<&str>) -> String {
-    match profile {
-        Some(name) => {
-            format!(
-                "set AWS_REGION, or give profile `{name}` of ~/.aws/config a region (AWS_PROFILE names this profile)"
-            )
-        }
-        None => format!("set AWS_REGION, or `region` in ~/.aws/config or in a context; {WITHOUT_AWS}"),
-    }
+/// The profile that AWS_PROFILE names, in a sentence.
+fn of_profile(profile: Option<&str>) -> String {
+    profile.map(|name| format!(" of profile `{name}` (AWS_PROFILE)")).unwrap_or_default()
 }
 
 fn no_credentials(error: &str, profile: Option<&str>) -> String {
+    let of = of_profile(profile);
     // The SDK asks the metadata service of an instance (IMDS) last, so its error names IMDS.
-    let nothing = error.contains("no providers in chain") || error.contains("IMDS") || error.contains("not enabled");
-    match (nothing, profile) {
-        (true, Some(name)) => format!(
-            "there are no AWS credentials: profile `{name}` (AWS_PROFILE) does not exist in ~/.aws/config or \
-             ~/.aws/credentials, or names none: see `aws configure list --profile {name}`"
+    if !["no providers in chain", "IMDS", "not enabled"].iter().any(|none| error.contains(none)) {
+        return format!("the AWS credentials{of} cannot be read: {error}");
+    }
+    match profile {
+        Some(name) => format!(
+            "there are no AWS credentials{of}: it does not exist, or names none: see `aws configure list --profile {name}`"
         ),
-        (true, None) => format!(
-            "there are no AWS credentials: set AWS_PROFILE (or `profile` in a context), or AWS_ACCESS_KEY_ID and \
-             AWS_SECRET_ACCESS_KEY; {WITHOUT_AWS}"
+        None => format!(
+            "there are no AWS credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; {WITHOUT_AWS}"
         ),
-        (false, Some(name)) => format!("the AWS credentials of profile `{name}` cannot be read: {error}"),
-        (false, None) => format!("the AWS credentials cannot be read: {error}"),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::commands::set_up::{init, policy, sizes, teardown};
 use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
-use crate::console::{CommandOutcome, Context};
+use crate::console::{Context, Exit};
 use crate::web;
 use clap::Subcommand;
 
@@ -74,11 +74,11 @@ pub enum Command {
 }
 
 /// The outcome of a command that either does everything or returns an error.
-const fn done((): ()) -> CommandOutcome {
-    CommandOutcome::Done
+const fn done((): ()) -> Exit {
+    Exit::Done
 }
 
-pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<CommandOutcome> {
+pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Exit> {
     use model::Intent;
     match command {
         Command::Init(args) => init::run(context, &args).await.map(done),
@@ -89,7 +89,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         },
         Command::Sizes(args) => sizes::run(context, &args).await,
         Command::Run(args) => submit::run::run(context, &args).await,
-        Command::Jobs(args) => jobs::list(context, &args, watch::pause).await,
+        Command::Jobs(args) => watch::show(context, args.watch, async |page| jobs::list(page, &args).await).await,
         Command::Job(args) => job::show(context, &args).await.map(done),
         Command::Logs(args) => logs::logs(context, &args).await,
         Command::Exec(args) => exec::enter(context, &args.inside, &args.command).await,
@@ -97,7 +97,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Fetch(args) => fetch::run(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,
-        Command::Nodes(args) => nodes::list(context, &args, watch::pause).await,
+        Command::Nodes(args) => watch::show(context, args.watch, async |page| nodes::list(page, &args).await).await,
         Command::Node(args) => nodes::show(context, &args).await.map(done),
         Command::Hold(args) => nodes::intend(context, &args.slots, Intent::Hold, None).await,
         Command::Drain(args) => nodes::drain(context, &args).await,
@@ -107,7 +107,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Release(args) => handles::release(context, &args).await,
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await.map(done),
-        Command::Status(args) => status::run(context, &args, watch::pause).await,
+        Command::Status(args) => watch::show(context, args.watch, async |page| status::run(page, &args).await).await,
         Command::Cost(args) => cost::run(context, &args).await.map(done),
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,

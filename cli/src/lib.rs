@@ -9,7 +9,7 @@ mod changes;
 pub mod command;
 mod commands;
 pub mod console;
-pub mod contexts;
+pub mod given;
 #[cfg(feature = "local")]
 #[path = "../../local/system/mod.rs"]
 pub mod local;

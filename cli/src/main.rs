@@ -12,10 +12,8 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{
-    Cluster, CommandOutcome, Context, Reach, Screen, StandardOutput, UsageError, WallClock, show,
-};
-use nodekeeper_cli::contexts::{self, Given};
+use nodekeeper_cli::console::{Cluster, Context, Exit, Reach, Screen, StandardOutput, UsageError, WallClock, show};
+use nodekeeper_cli::given::Given;
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
@@ -36,13 +34,10 @@ use tracing_subscriber::util::SubscriberInitExt;
     after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command."
 )]
 struct Cli {
-    /// The name of the deployment, which is part of the names of its tables, and a tag of its instances. By default that of
-    /// the context, or NODEKEEPER_CLUSTER
+    /// The name of the deployment, which is part of the names of its tables, and a tag of its instances. By default
+    /// NODEKEEPER_CLUSTER, or nodekeeper_cluster of the AWS profile
     #[arg(long, global = true, value_name = "NAME")]
     cluster: Option<ClusterName>,
-    /// A context of the configuration file, in place of the current one (see `context`)
-    #[arg(long, global = true, value_name = "NAME")]
-    context: Option<String>,
     /// When tables have colours. auto: on a terminal unless NO_COLOR is set, and with CLICOLOR_FORCE everywhere
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
@@ -61,8 +56,6 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         options: Vec<String>,
     },
-    /// Show the contexts of ~/.config/nodekeeper/config.toml (or NODEKEEPER_CONFIG), and which cluster commands use now
-    Context,
     /// Print the completion of commands and options for a shell
     Completion { shell: clap_complete::Shell },
     /// Write a manual page for each command into a directory
@@ -80,22 +73,22 @@ const QUIET: &str = "warn,dynoxide=error,aws_config=off,aws_runtime=error";
 
 /// The exit code if the reader of the output has closed the pipe: that of a program that SIGPIPE ended (128 + 13).
 const CLOSED_PIPE: u8 = 141;
-/// Clap prints an error of at most so many bytes itself. A longer one is cut. The text of `--help` has no such limit.
-const MOST_OF_CLAP: usize = 64 << 10;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let matches = with_negative_numbers(Cli::command()).try_get_matches().unwrap_or_else(|error| refuse(&error));
+    let matches = with_negative_numbers(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let env = environment();
     let filter = log_filter(env.get("RUST_LOG").map(String::as_str), QUIET);
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(log).with(filter).init();
-    let given = Given { cluster: cli.cluster, context: cli.context, env };
-    match run(cli.what, cli.color, given.clone()).await {
-        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
-        Ok(CommandOutcome::Failed) => ExitCode::from(1),
-        Ok(CommandOutcome::Code(code)) => ExitCode::from(code),
+    let given = Given { cluster: cli.cluster, env };
+    let mut out = StandardOutput(io::stdout());
+    let ended = run(cli.what, cli.color, given.clone(), &mut out).await;
+    match ended.and_then(|exit| out.flush().map(|()| exit).map_err(Into::into)) {
+        Ok(Exit::Done) => ExitCode::SUCCESS,
+        Ok(Exit::Failed) => ExitCode::from(1),
+        Ok(Exit::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe because it has read enough. The output is not complete, so the code is not 0.
         Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
@@ -103,16 +96,6 @@ async fn main() -> ExitCode {
             ExitCode::from(if e.is::<UsageError>() { 2 } else { 1 })
         }
     }
-}
-
-/// Ends the program with the words of clap. A value that they quote may be as long as a command line.
-fn refuse(error: &clap::Error) -> ! {
-    let said = error.to_string();
-    if said.len() <= MOST_OF_CLAP {
-        error.exit()
-    }
-    eprintln!("{}", show::brief(&said));
-    std::process::exit(error.exit_code())
 }
 
 /// Allows a negative number as the value of each option. clap would otherwise take it for an option, and not say why it is wrong.
@@ -123,19 +106,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_negative_numbers)
 }
 
-async fn run(what: What, color: ColorChoice, given: Given) -> anyhow::Result<CommandOutcome> {
-    let mut out = StandardOutput(io::stdout());
-    let outcome = run_with(what, color, given, &mut out).await?;
-    out.flush()?;
-    Ok(outcome)
-}
-
-async fn run_with(
-    what: What,
-    color: ColorChoice,
-    given: Given,
-    out: &mut StandardOutput,
-) -> anyhow::Result<CommandOutcome> {
+async fn run(what: What, color: ColorChoice, given: Given, out: &mut StandardOutput) -> anyhow::Result<Exit> {
     let clock: WallClock = Arc::new(Time::now);
     match what {
         #[cfg(feature = "local")]
@@ -150,7 +121,6 @@ async fn run_with(
             let why = format!("a released program has no stand-ins for AWS: in a checkout of nodekeeper, `{line}`");
             return Err(UsageError(why).into());
         }
-        What::Context => contexts::show(&given, out)?,
         What::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);
@@ -176,7 +146,7 @@ async fn run_with(
             return command::run(command, &mut context).await;
         }
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
 /// The variables of the environment whose names and values are UTF-8.
@@ -187,19 +157,19 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 async fn connect(given: Given) -> anyhow::Result<Cluster> {
-    let told = given.for_sdk()?;
-    let Some(name) = told.cluster.clone() else {
-        return Err(no_cluster::unnamed(&given, &std::env::current_dir()?).into());
+    given.check_for_sdk()?;
+    let Some(name) = given.named().await? else {
+        return Err(no_cluster::unnamed(&std::env::current_dir()?).into());
     };
-    no_cluster::listens(&given, &told).await?;
-    let config = nodekeeper_cli::aws::config(given.var("AWS_PROFILE"), &told).await?;
+    no_cluster::listens(&given).await?;
+    let config = nodekeeper_cli::aws::config(given.var("AWS_PROFILE")).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::connect(&config, name).with_offers(&config);
     let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(dynamo.clone()));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
     let user = given.var("USER").map(str::to_owned);
-    let reach = Reach { local, region: told.region, profile: told.profile, user };
+    let reach = Reach { local, user };
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 

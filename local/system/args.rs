@@ -2,7 +2,7 @@
 
 use super::ports;
 use crate::console::WallClock;
-use crate::contexts::Given;
+use crate::given::Given;
 use crate::running;
 use clap::{Args, ValueEnum};
 use model::ids::ClusterName;

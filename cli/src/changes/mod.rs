@@ -15,7 +15,7 @@ use model::time::Time;
 use model::{ActionName, Intent, Job, JobState, NodeState};
 use operate::{BY_OPERATOR, record_event, retried};
 use std::collections::BTreeMap;
-use store::transactions::{Retention, cancel_job, cancel_jobs};
+use store::transactions::{Retention, cancel_jobs};
 
 pub(crate) fn cancelled_line(job: &Job) -> String {
     let stopping = match job.summary.allocs.len() {
@@ -25,40 +25,20 @@ pub(crate) fn cancelled_line(job: &Job) -> String {
     format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
-/// Cancels one job. Returns the cancelled job, or its state if it had ended already.
-pub(crate) async fn cancel(
-    cluster: &Cluster,
-    id: JobId,
-    keep: Retention,
-    clock: &WallClock,
-) -> anyhow::Result<Result<Job, JobState>> {
-    retried(async || {
-        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-        let cancelled = cancel_job(&cluster.store, &job, BY_OPERATOR, keep, clock()).await?;
-        Ok(cancelled.ok_or(job.summary.state))
-    })
-    .await
-}
-
-/// The result of [`cancel`] for one job.
+/// For each of these jobs, the cancelled job, or its state if it had ended already.
 pub(crate) type Cancelled = (JobId, anyhow::Result<Result<Job, JobState>>);
 
 /// Cancels these jobs, at most as many as one transaction takes: in one transaction, or one by one if that fails, such as
-/// when another writer changes one of them.
-pub(crate) async fn cancel_together(
-    cluster: &Cluster,
-    ids: &[JobId],
-    keep: Retention,
-    clock: &WallClock,
-) -> Vec<Cancelled> {
-    if let [_, _, ..] = ids
-        && let Ok(mut states) = in_one(cluster, ids, keep, clock).await
-    {
-        return ids.iter().map(|id| (*id, states.remove(id).ok_or_else(|| no_job(*id)))).collect();
-    }
+/// when one of them cannot be read.
+pub(crate) async fn cancel(cluster: &Cluster, ids: &[JobId], keep: Retention, clock: &WallClock) -> Vec<Cancelled> {
     let mut cancelled = Vec::with_capacity(ids.len());
+    if let Ok(mut states) = in_one(cluster, ids, keep, clock).await {
+        cancelled.extend(ids.iter().map(|id| (*id, states.remove(id).ok_or_else(|| no_job(*id)))));
+        return cancelled;
+    }
     for id in ids {
-        cancelled.push((*id, cancel(cluster, *id, keep, clock).await));
+        let state = in_one(cluster, std::slice::from_ref(id), keep, clock).await;
+        cancelled.push((*id, state.and_then(|mut states| states.remove(id).ok_or_else(|| no_job(*id)))));
     }
     cancelled
 }
@@ -69,10 +49,13 @@ async fn in_one(
     keep: Retention,
     clock: &WallClock,
 ) -> anyhow::Result<BTreeMap<JobId, Result<Job, JobState>>> {
-    let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
-    let cancelled = cancel_jobs(&cluster.store, &jobs, BY_OPERATOR, keep, clock()).await?;
-    let ended = jobs.into_iter().map(|job| (job.summary.job_id, Err(job.summary.state)));
-    Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
+    retried(async || {
+        let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
+        let cancelled = cancel_jobs(&cluster.store, &jobs, BY_OPERATOR, keep, clock()).await?;
+        let ended = jobs.into_iter().map(|job| (job.summary.job_id, Err(job.summary.state)));
+        Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
+    })
+    .await
 }
 
 /// Sets the intent of a node, and the deadline of a drain. A drain without a deadline keeps the deadline that a draining

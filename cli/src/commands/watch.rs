@@ -5,56 +5,60 @@
 //! Does not: know what it shows.
 
 use crate::console::show::{self, Screen};
-use crate::console::{CommandOutcome, Context};
-use model::time::Time;
+use crate::console::{Context, Exit};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The time between two looks. Each look reads the whole cluster, as a run does.
 const PERIOD: Duration = Duration::from_secs(5);
 const FAILED_READS: u32 = 5;
 
-/// The output of a look.
-#[derive(Debug, Default)]
-pub(super) struct Screenful {
-    pub(super) out: Vec<u8>,
-    pub(super) err: Vec<u8>,
-    pub(super) colours: bool,
-}
-
-pub(crate) async fn pause() -> bool {
-    tokio::time::sleep(PERIOD).await;
-    true
-}
-
-pub(super) async fn once(
+/// Runs a command that looks at the cluster: once, or again and again until Ctrl-C.
+pub(crate) async fn show(
     context: &mut Context<'_>,
-    look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
-) -> anyhow::Result<CommandOutcome> {
-    let mut page = Screenful { colours: context.colours, ..Screenful::default() };
-    let looked = look(context.now(), &mut page).await;
-    context.err.write_all(&page.err)?;
-    context.out.write_all(&page.out)?;
-    looked.map(|()| CommandOutcome::Done)
+    is_watched: bool,
+    look: impl AsyncFn(&mut Context<'_>) -> anyhow::Result<Exit>,
+) -> anyhow::Result<Exit> {
+    if !is_watched {
+        return look(context).await;
+    }
+    let pause = async || {
+        tokio::time::sleep(PERIOD).await;
+        true
+    };
+    repeat(context, look, pause).await
 }
 
 /// Repeats the look until `pause` says that no other follows.
 pub(super) async fn repeat(
     context: &mut Context<'_>,
-    look: impl AsyncFn(Time, &mut Screenful) -> anyhow::Result<()>,
+    look: impl AsyncFn(&mut Context<'_>) -> anyhow::Result<Exit>,
     pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
+    let connected = context.cluster().await?;
     let (mut failed, mut is_first) = (0, true);
     loop {
-        let (mut page, now) = (Screenful { colours: context.colours, ..Screenful::default() }, context.now());
-        match look(now, &mut page).await {
-            Ok(()) => failed = 0,
+        let (mut out, mut err, now, cluster) = (Vec::new(), Vec::new(), context.now(), connected.clone());
+        let mut page = Context {
+            connect: Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone())))),
+            clock: Arc::new(move || now),
+            input: &mut io::empty(),
+            out: &mut out,
+            err: &mut err,
+            screen: context.screen,
+            err_screen: context.err_screen,
+            colours: context.colours,
+        };
+        match look(&mut page).await {
+            Ok(_) => failed = 0,
             Err(e) if failed + 1 < FAILED_READS => {
                 failed += 1;
-                page.err.extend(format!("nodekeeper: {}: looking again\n", show::error(&e)).into_bytes());
+                writeln!(page.err, "nodekeeper: {}: looking again", show::error(&e))?;
             }
             Err(e) => return Err(e),
         }
-        let text = [now.to_string().into_bytes(), b"\n".to_vec(), page.out, page.err].concat();
+        let text = [now.to_string().into_bytes(), b"\n".to_vec(), out, err].concat();
         match context.screen {
             // Each line is written over the old one from the top left corner on, and the rest is erased. So the screen does not
             // flicker.
@@ -72,7 +76,7 @@ pub(super) async fn repeat(
         context.out.flush()?;
         is_first = false;
         if !pause().await {
-            return Ok(CommandOutcome::Done);
+            return Ok(Exit::Done);
         }
     }
 }

@@ -30,8 +30,6 @@ pub struct Cluster {
 pub struct Reach {
     /// The directory with the machines of a local system; `None` for instances of EC2.
     pub local: Option<PathBuf>,
-    pub region: Option<String>,
-    pub profile: Option<String>,
     /// The person's name on this computer. It is not checked: CloudTrail has the real identity.
     pub user: Option<String>,
 }
@@ -84,7 +82,7 @@ pub(crate) fn is_yes(answer: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandOutcome {
+pub enum Exit {
     /// The command did everything, or found all well: exit code 0.
     Done,
     /// The command left something undone, or found a problem, and printed which: exit code 1.
@@ -93,7 +91,7 @@ pub enum CommandOutcome {
     Code(u8),
 }
 
-impl CommandOutcome {
+impl Exit {
     pub(crate) const fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Failed }
     }

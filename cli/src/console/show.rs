@@ -131,10 +131,9 @@ pub(crate) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> an
 }
 
 /// JSON for people: the fields of the parts of a job stand beside its other fields, as in a file of jobs.
-pub(crate) fn flat(value: &(impl Serialize + ?Sized)) -> serde_json::Result<Value> {
-    let mut value = serde_json::to_value(value)?;
+pub(crate) fn flat(mut value: Value) -> Value {
     flatten(&mut value);
-    Ok(value)
+    value
 }
 
 fn flatten(value: &mut Value) {
@@ -223,11 +222,6 @@ fn cut_to(text: &str, most: usize) -> String {
     let begin: String = text.chars().take(begin).collect();
     let end: String = text.chars().skip(chars - end).collect();
     format!("{begin} … ({} characters are left out) … {end}", chars - most)
-}
-
-/// Prints how many lines a limit has cut off.
-pub(crate) fn cut(err: &mut dyn Write, lines: usize) -> io::Result<()> {
-    if lines == 0 { Ok(()) } else { writeln!(err, "{} not shown: --limit N shows N", several(lines, "line")) }
 }
 
 pub(crate) fn or_blank(value: Option<impl ToString>) -> String {

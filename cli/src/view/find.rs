@@ -71,13 +71,6 @@ enum Match {
     Named(Vec<JobSummary>),
 }
 
-/// Whether a text that means nothing is looked up once more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    Waits,
-    Tries,
-}
-
 /// Finds jobs and nodes. Reads the list of nodes at most once.
 pub(crate) struct Finder<'a> {
     cluster: &'a Cluster,
@@ -101,10 +94,10 @@ impl<'a> Finder<'a> {
     /// `ID[3]`; or all stored jobs of the array that has this name.
     pub(crate) async fn meant(&self, given: &str) -> anyhow::Result<Meant> {
         let text = text_of(given);
-        let Some((array, n)) = numbered(text) else { return self.with_name(text, Patience::Waits).await };
+        let Some((array, n)) = numbered(text) else { return self.with_name(text).await };
         let by_number = self.of_number(array, n).await;
         // A job may have such a name.
-        match (self.with_name(text, Patience::Tries).await, by_number) {
+        match (self.with_name(text).await, by_number) {
             (Err(e), by_number) if e.is::<NoSuch>() => by_number,
             (Ok(_), Ok(_)) => Err(anyhow::anyhow!(
                 "{} is the name of a job, and number {n} of the array {}: give an id",
@@ -122,7 +115,7 @@ impl<'a> Finder<'a> {
 
     /// The job with this number, of the array with this name or of the array of this job.
     async fn of_number(&self, array: &str, n: u32) -> anyhow::Result<Meant> {
-        let ids = match self.matching(array, Patience::Waits).await? {
+        let ids = match self.matching(array).await? {
             Match::Named(jobs) => self.of_array(array, &jobs).await?,
             Match::Id(id) => vec![Array::of(id).job(n)],
         };
@@ -133,8 +126,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    async fn with_name(&self, text: &str, patience: Patience) -> anyhow::Result<Meant> {
-        match self.matching(text, patience).await? {
+    async fn with_name(&self, text: &str) -> anyhow::Result<Meant> {
+        match self.matching(text).await? {
             Match::Id(id) => Ok(Meant { ids: vec![id], by_name: false }),
             Match::Named(jobs) => Ok(Meant { ids: self.of_array(text, &jobs).await?, by_name: true }),
         }
@@ -161,13 +154,13 @@ impl<'a> Finder<'a> {
     /// Finds what a text names, by these rules. A whole id and a short id come before names. Otherwise a person could name a job
     /// with the short id of another job, and get what was meant for that one. Any other part of an id can be a name by chance, so a
     /// text that is both is refused. Live jobs come before ended ones. Of the ended jobs with one name, the newest is meant.
-    async fn matching(&self, text: &str, patience: Patience) -> anyhow::Result<Match> {
+    async fn matching(&self, text: &str) -> anyhow::Result<Match> {
         let upper = text.to_ascii_uppercase();
         if let Ok(id) = upper.parse() {
             return Ok(Match::Id(id));
         }
         let mut jobs = looked_up(&self.cluster.store, text, &upper).await?;
-        if jobs.is_empty() && patience == Patience::Waits {
+        if jobs.is_empty() {
             tokio::time::sleep(MOMENT).await;
             jobs = looked_up(&self.cluster.store, text, &upper).await?;
         }
@@ -216,9 +209,10 @@ impl<'a> Finder<'a> {
 
     /// As [`Finder::work`], of one job.
     pub(crate) async fn work_of_one(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
-        match self.work(given).await? {
-            (ids, only) if ids.len() == 1 => ids.first().map(|id| (*id, only)).ok_or_else(|| unknown_job(given)),
-            (ids, _) => Err(is_array(text_of(given), &ids)),
+        let (ids, only) = self.work(given).await?;
+        match ids.as_slice() {
+            [id] => Ok((*id, only)),
+            ids => Err(is_array(text_of(given), ids)),
         }
     }
 
@@ -344,16 +338,11 @@ fn quoted(text: &str) -> String {
 }
 
 fn unknown_job(text: &str) -> anyhow::Error {
-    let short = if text.len() < SHORTEST {
-        format!(" (a part of an id has at least {SHORTEST} characters)")
-    } else {
-        String::new()
-    };
-    let text = quoted(text);
-    NoSuch(format!(
-        "no stored job has the id or the name {text}{short}: `nodekeeper jobs --all` lists the jobs that are stored"
-    ))
-    .into()
+    let is_short = text.len() < SHORTEST;
+    let short = format!(" (a part of an id has at least {SHORTEST} characters)");
+    let (text, short) = (quoted(text), if is_short { short.as_str() } else { "" });
+    let see = "`nodekeeper jobs --all` lists the jobs that are stored";
+    NoSuch(format!("no stored job has the id or the name {text}{short}: {see}")).into()
 }
 
 /// A command that is about one job got an array.

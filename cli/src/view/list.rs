@@ -3,6 +3,7 @@
 //! Guarantees: an answer has at most [`MOST`] rows, however long the list is.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 const MOST: usize = 500;
 /// How many rows are sent without a `limit`.
@@ -18,12 +19,6 @@ pub(crate) struct ListQuery {
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
-}
-
-pub(crate) trait Searched {
-    fn state(&self) -> &str;
-    /// Whether a word, in lower case, occurs in the row.
-    fn has(&self, word: &str) -> bool;
 }
 
 #[derive(Debug, Serialize)]
@@ -42,13 +37,16 @@ impl ListQuery {
         self.q.as_deref().map(str::trim).filter(|q| !q.is_empty() && !q.contains(char::is_whitespace))
     }
 
-    /// The wanted part of the rows that match.
-    pub(crate) fn of<T: Searched>(&self, rows: Vec<T>) -> ListPart<T> {
+    /// The wanted part of the rows that match. `state` gives the state of a row.
+    pub(crate) fn of<T: Serialize>(&self, rows: Vec<T>, state: impl Fn(&T) -> &str) -> ListPart<T> {
         let all = rows.len();
-        let words = words(self.q.as_deref().unwrap_or_default());
+        let words: Vec<String> = self.q.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
         let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
-        let is_wanted =
-            |row: &T| (states.is_empty() || states.contains(&row.state())) && words.iter().all(|word| row.has(word));
+        let is_wanted = |row: &T| {
+            (states.is_empty() || states.contains(&state(row)))
+                && (words.is_empty()
+                    || json!(row).as_object().is_some_and(|row| words.iter().all(|word| has(row, word))))
+        };
         let mut rows: Vec<T> = rows.into_iter().filter(is_wanted).collect();
         let total = rows.len();
         let limit = self.limit.unwrap_or(USUAL).clamp(1, MOST);
@@ -57,29 +55,29 @@ impl ListQuery {
     }
 }
 
-/// The words of a search, in lower case.
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_lowercase).collect()
+/// Whether a word, in lower case, occurs in a text of a row, or is its slot.
+fn has(row: &Map<String, Value>, word: &str) -> bool {
+    row.iter().any(|(name, value)| holds(value, word) || (name == "slot" && value.as_u64() == word.parse().ok()))
 }
 
-/// Whether a word, in lower case, occurs in a text.
-pub(crate) fn holds(text: &str, word: &str) -> bool {
-    // Most texts are in lower case already, and need no copy.
-    text.contains(word) || text.to_lowercase().contains(word)
+fn holds(value: &Value, word: &str) -> bool {
+    match value {
+        Value::String(text) => text.to_lowercase().contains(word),
+        Value::Array(list) => list.iter().any(|value| holds(value, word)),
+        Value::Object(fields) => fields.values().any(|value| holds(value, word)),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Row(&'static str, &'static str);
-    impl Searched for Row {
-        fn state(&self) -> &str {
-            self.0
-        }
-        fn has(&self, word: &str) -> bool {
-            holds(self.1, word)
-        }
+    #[derive(Serialize)]
+    struct Row {
+        state: &'static str,
+        name: &'static str,
+        slot: u32,
     }
 
     #[test]
@@ -87,8 +85,9 @@ mod tests {
         let wanted = |q: &str, state: &str, offset, limit| {
             let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
             let wanted = ListQuery { q: text(q), state: text(state), offset, limit };
-            let rows = (0..1000).map(|n| if n % 2 == 0 { Row("failed", "Train A") } else { Row("queued", "train b") });
-            let part = wanted.of(rows.collect());
+            let names = |n: u32| if n.is_multiple_of(2) { ("failed", "Train A") } else { ("queued", "train b") };
+            let rows = (0..1000).map(|slot| (names(slot), slot)).map(|((state, name), slot)| Row { state, name, slot });
+            let part = wanted.of(rows.collect(), |row| row.state);
             (part.rows.len(), part.total, part.all)
         };
         assert_eq!(wanted("", "", 0, None), (100, 1000, 1000));
@@ -98,5 +97,6 @@ mod tests {
         assert_eq!(wanted("b", "", 0, Some(3)), (3, 500, 1000));
         assert_eq!(wanted("b", "failed,rejected", 0, None), (0, 0, 1000));
         assert_eq!(wanted("", "failed,", 0, Some(0)), (1, 500, 1000));
+        assert_eq!(wanted("17 train", "", 0, None), (1, 1, 1000), "a number is a slot");
     }
 }

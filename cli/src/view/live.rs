@@ -6,15 +6,16 @@
 //! Does not: know every job. `find` does.
 
 use super::present::{COUNTED, Snapshot};
-use super::rows::{JobRow, NodeRow};
+use super::rows::{JobRow, node_row};
 use super::status::Status;
 use futures::future::{try_join, try_join_all};
 use model::cloud::Cloud;
 use model::ids::JobId;
 use model::time::{Span, Time};
 use model::{JobState, NodeRecord};
+use serde_json::Value;
 use std::collections::BTreeMap;
-use store::{DbError, End, Store};
+use store::{DbError, End, Ended, Store};
 
 /// How many ended jobs are known of each kind of end: those that ended last.
 const KEPT: usize = 500;
@@ -27,7 +28,7 @@ pub(crate) struct LiveView {
     pub(crate) present: Snapshot,
     pub(crate) status: Status,
     /// The jobs that ended within [`LATELY`].
-    ended: Vec<JobId>,
+    ended: Vec<Ended>,
 }
 
 /// The rows of the jobs that ended last.
@@ -42,29 +43,26 @@ impl LiveView {
         let present = Snapshot::read(store, cloud, COUNTED, now).await?;
         let (status, ended) =
             try_join(Status::of(store, &present), store.ended(&End::ALL, now - LATELY, AGAIN)).await?;
-        Ok(Self { status, present, ended: ended.iter().map(|ended| ended.job.job_id).collect() })
+        Ok(Self { status, present, ended })
     }
 
     /// The known jobs: first those that run, then those that failed within a day, then the waiting ones in the order of the queue,
     /// then the others, the newest first.
-    pub(crate) async fn jobs(&self, stored: &EndedJobs, store: &Store) -> Result<Vec<JobRow>, DbError> {
+    pub(crate) fn jobs(&self, stored: &EndedJobs) -> Vec<JobRow> {
         let mut rows = stored.rows.clone();
         let places = self.present.places();
-        let ended: Vec<JobId> = self.ended.iter().copied().filter(|id| !rows.contains_key(id)).collect();
-        for job in store.jobs_of(ended).await?.rows {
-            rows.insert(job.summary.job_id, JobRow::of(&job));
-        }
+        rows.extend(self.ended.iter().map(row_of));
         for job in &self.present.jobs {
             // A job that ended after the list of live jobs was read stays ended.
             rows.entry(job.job_id).or_insert_with(|| {
                 let mut row = JobRow::of_summary(job);
-                row.add_snapshot(job, &self.present, &places);
+                row.add_snapshot(&self.present, &places);
                 row
             });
         }
         let mut rows: Vec<JobRow> = rows.into_values().collect();
         rows.sort_by_cached_key(|row| row.order(self.present.now));
-        Ok(rows)
+        rows
     }
 
     /// The states of which there are more jobs than are known.
@@ -74,16 +72,20 @@ impl LiveView {
     }
 
     /// All nodes, in the order of their slots; free slots last.
-    pub(crate) fn nodes(&self) -> Vec<NodeRow> {
+    pub(crate) fn nodes(&self) -> Vec<Value> {
         let (names, next) = (self.present.names(), self.present.next.as_ref().ok());
-        let mut rows: Vec<NodeRow> = self.present.nodes.iter().map(|n| NodeRow::of(n, next, &names)).collect();
-        rows.sort_by_key(|row| (row.node_id.is_none(), row.slot));
-        rows
+        let mut records: Vec<&NodeRecord> = self.present.nodes.iter().collect();
+        records.sort_by_key(|record| (record.life().is_none(), record.slot));
+        records.into_iter().map(|record| node_row(record, next, &names)).collect()
     }
 
-    pub(crate) fn node(&self, record: &NodeRecord) -> NodeRow {
-        NodeRow::of(record, self.present.next.as_ref().ok(), &self.present.names())
+    pub(crate) fn node(&self, record: &NodeRecord) -> Value {
+        node_row(record, self.present.next.as_ref().ok(), &self.present.names())
     }
+}
+
+fn row_of(ended: &Ended) -> (JobId, JobRow) {
+    (ended.job.job_id, JobRow { finished_at: Some(ended.at), ..JobRow::of_summary(&ended.job) })
 }
 
 impl EndedJobs {
@@ -92,12 +94,10 @@ impl EndedJobs {
         let ended = try_join_all(read).await?;
         let states = [JobState::Complete, JobState::Failed, JobState::Cancelled];
         let more = states.into_iter().zip(&ended).filter(|(_, jobs)| jobs.len() >= KEPT).map(|(state, _)| state);
-        let ids = ended.iter().flatten().map(|ended| ended.job.job_id);
-        let jobs = store.jobs_of(ids).await?.rows;
-        Ok(Self { rows: jobs.iter().map(|job| (job.summary.job_id, JobRow::of(job))).collect(), more: more.collect() })
+        Ok(Self { more: more.collect(), rows: ended.iter().flatten().map(row_of).collect() })
     }
 
     pub(crate) fn name(&self, job: JobId) -> Option<&str> {
-        self.rows.get(&job)?.name.as_deref()
+        self.rows.get(&job)?.summary.name.as_deref()
     }
 }

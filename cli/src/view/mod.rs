@@ -32,11 +32,11 @@ pub(crate) mod stored;
 pub(crate) mod story;
 pub(crate) mod usage;
 
-pub(crate) use detail::{JobDetail, NodeDetail};
-pub(crate) use list::{ListQuery, Searched, holds};
+pub(crate) use detail::{job_detail, job_shape, node_detail};
+pub(crate) use list::ListQuery;
 pub(crate) use live::{EndedJobs, LiveView};
 pub(crate) use next::NextRun;
-pub(crate) use rows::{JobRow, NodeRow, retry_rules};
+pub(crate) use rows::{JobRow, event_row, node_row, retry_rules, with};
 
 use crate::console::{Cluster, WallClock};
 use cached::Cached;
@@ -51,8 +51,9 @@ use store::Store;
 
 /// How far back the history goes.
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
+
 /// How many jobs of a list have their commands, so that a search finds words in them.
-const COMPLETED: usize = 500;
+const COMPLETED: usize = 5000;
 
 /// What a local stack shows in addition: its processes.
 pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
@@ -134,14 +135,14 @@ impl Views {
 
     /// The known jobs, in the order of the page. The first [`COMPLETED`] have their commands.
     pub(crate) async fn jobs(&self, live: &LiveView, stored: &EndedJobs) -> Result<Vec<JobRow>, store::DbError> {
-        let mut rows = live.jobs(stored, &self.source.store).await?;
+        let mut rows = live.jobs(stored);
         let first = rows.len().min(COMPLETED);
-        self.complete(live, rows.get_mut(..first).unwrap_or_default()).await?;
+        self.complete(rows.get_mut(..first).unwrap_or_default()).await?;
         Ok(rows)
     }
 
     /// Adds the fields that the index lacks.
-    pub(crate) async fn complete(&self, live: &LiveView, rows: &mut [JobRow]) -> Result<(), store::DbError> {
-        self.commands.complete(&self.source.store, &live.present.jobs, rows).await
+    pub(crate) async fn complete(&self, rows: &mut [JobRow]) -> Result<(), store::DbError> {
+        self.commands.complete(&self.source.store, rows).await
     }
 }

@@ -9,7 +9,7 @@ use model::cloud::Cloud;
 use model::control::Control;
 use model::ids::{AllocId, JobId, Slot};
 use model::time::Time;
-use model::{JobState, JobSummary, NodeRecord};
+use model::{JobSummary, NodeRecord};
 use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, WaitingJobs};
@@ -31,13 +31,13 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the present, with at most `most` waiting jobs.
+    /// Reads the present. Of a queue that is longer than a run reads, it has `most` waiting jobs.
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, most: usize, now: Time) -> Result<Self, DbError> {
         let (control, nodes, queue, next) = match Lists::read(store, cloud, Audience::Person, now).await {
             Ok(lists) => {
                 let (control, nodes, whole) = (lists.control().clone(), lists.nodes.clone(), lists.whole_queue());
                 let queue = match whole {
-                    Some(queue) => first(queue, most),
+                    Some(queue) => queue,
                     None => store.queue_listed(most).await?,
                 };
                 (control, nodes, queue, NextRun::of_lists(lists, store, cloud, now).await)
@@ -67,19 +67,4 @@ impl Snapshot {
     pub(crate) fn names(&self) -> BTreeMap<JobId, &str> {
         self.jobs.iter().filter_map(|j| Some((j.job_id, j.name.as_deref()?))).collect()
     }
-}
-
-/// The queue with at most `most` waiting jobs.
-fn first(mut queue: WaitingJobs, most: usize) -> WaitingJobs {
-    let waits = |job: &JobSummary| job.state == JobState::Queued;
-    let mut left = most;
-    let last = queue.jobs.iter().filter(|job| waits(job)).nth(most.saturating_sub(1)).map(JobSummary::rank);
-    let all = queue.jobs.len();
-    queue.jobs.retain(|job| {
-        let stays = !waits(job) || left > 0;
-        left = left.saturating_sub(usize::from(waits(job)));
-        stays
-    });
-    queue.end = last.filter(|_| queue.jobs.len() < all);
-    queue
 }

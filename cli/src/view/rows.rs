@@ -3,17 +3,16 @@
 //! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.
 
-use super::list::{Searched, holds};
 use super::next::NextRun;
 use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
-use model::elements::Counts;
-use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::money::Usd;
+use model::events::Event;
+use model::ids::{AllocId, JobId, Slot};
 use model::time::{Span, Time};
-use model::{Capacity, EndCause, Intent, Job, JobState, JobSummary, Market, NodeRecord, Usage};
-use serde::Serialize;
+use model::{ActionName, Capacity, EndCause, Job, JobState, JobSummary, NodeRecord};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -24,88 +23,42 @@ const NAMED: usize = 8;
 /// How long a failed job is listed before the queue.
 const NEWS: Span = Span::from_s(86_400);
 
+/// The object with these fields in addition.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut object, more) {
+        fields.extend(more);
+    }
+    object
+}
+
+/// A job in a list.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct JobRow {
-    pub(crate) job_id: JobId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    pub(crate) state: JobState,
-    pub(crate) priority: u32,
-    pub(crate) nodes: u32,
-    #[serde(flatten)]
-    pub(crate) capacity: Capacity,
-    pub(crate) submitted_at: Time,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, serialize_with = "summary_fields")]
+    pub(crate) summary: JobSummary,
     pub(crate) finished_at: Option<Time>,
     /// Why the job is in its state. Without a reason, a pack has the counts of its elements here.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// Why it waits, or what the next run does with it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waits_because: Option<String>,
-    /// Why the job ended, or why its last try ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cause: Option<EndCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    /// The usage of its last try. Of several members, each number is the highest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<Usage>,
-    /// How many elements of a pack are in which state.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) elements: Option<Counts>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
     /// The slots of its live allocs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<Slot>,
 }
 
-/// An alloc on a node, with its job.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct NodeWork {
-    pub(crate) alloc_id: AllocId,
-    pub(crate) job_id: JobId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct NodeRow {
-    pub(crate) slot: Slot,
-    /// The status of a node in use, otherwise the state of the record.
-    pub(crate) state: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) node_id: Option<NodeId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) size: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) instance_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) market: Option<Market>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) price_per_hour: Option<Usd>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) instance_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) intent: Option<Intent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) assigned_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) heard_at: Option<Time>,
-    /// The GPUs of its size; `None` if it has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gpus: Option<u32>,
-    /// How many of these GPUs work may use.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gpus_usable: Option<u32>,
-    pub(crate) busy: bool,
-    pub(crate) reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) next: Option<String>,
-    pub(crate) allocs: usize,
-    /// The first [`NAMED`] allocs.
-    pub(crate) work: Vec<NodeWork>,
+/// The fields that the index of the queue has, too. `cause` is why the job ended, or why its last try ended; `usage` is that of its
+/// last try.
+fn summary_fields<S: Serializer>(job: &JobSummary, to: S) -> Result<S::Ok, S::Error> {
+    let JobSummary { job_id, name, state, priority, needs, submitted_at, tries, .. } = job;
+    let Capacity { vcpus, memory_mib, scratch_gib, gpus } = needs.capacity();
+    let fields = json!({
+        "job_id": job_id, "name": name, "state": state, "priority": priority, "submitted_at": submitted_at,
+        "nodes": needs.nodes, "vcpus": vcpus, "memory_mib": memory_mib, "scratch_gib": scratch_gib, "gpus": gpus,
+        "cause": tries.cause, "exit_code": tries.cause.as_ref().and_then(EndCause::exit_code),
+        "usage": tries.usage, "elements": tries.elements,
+    });
+    fields.serialize(to)
 }
 
 impl JobRow {
@@ -119,31 +72,19 @@ impl JobRow {
     /// The row with what the index has of the job.
     pub(crate) fn of_summary(job: &JobSummary) -> Self {
         Self {
-            job_id: job.job_id,
-            name: job.name.clone(),
-            state: job.state,
-            priority: job.priority,
-            nodes: job.needs.nodes,
-            capacity: job.needs.capacity(),
-            submitted_at: job.submitted_at,
+            summary: job.clone(),
             finished_at: None,
             reason: job.tries.elements.map(|counts| counts.to_string()),
             waits_because: None,
-            cause: job.tries.cause.clone(),
-            exit_code: job.tries.cause.as_ref().and_then(EndCause::exit_code),
-            usage: job.tries.usage,
-            elements: job.tries.elements,
             command: None,
             slots: Vec::new(),
         }
     }
 
-    /// Adds what the present says of the job: its state, why it waits, and where its allocs are.
-    pub(crate) fn add_snapshot(&mut self, job: &JobSummary, present: &Snapshot, places: &BTreeMap<AllocId, Slot>) {
-        self.state = job.state;
-        self.finished_at = None;
-        self.waits_because = present.waits_because(job.job_id).map(str::to_owned);
-        self.slots = job.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
+    /// Adds what the present says of a live job: why it waits, and where its allocs are.
+    pub(crate) fn add_snapshot(&mut self, present: &Snapshot, places: &BTreeMap<AllocId, Slot>) {
+        self.waits_because = present.waits_because(self.summary.job_id).map(str::to_owned);
+        self.slots = self.summary.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
     }
 
     /// Why the job waits, or else why it is in its state.
@@ -153,77 +94,57 @@ impl JobRow {
 
     /// The order of the page.
     pub(super) fn order(&self, now: Time) -> (u8, Reverse<u32>, Reverse<Time>, JobId) {
+        let JobSummary { job_id, state, priority, submitted_at, .. } = self.summary;
         let news = self.finished_at.is_some_and(|at| now.since(at) <= NEWS);
-        let newest = Reverse(self.finished_at.unwrap_or(self.submitted_at));
-        match self.state {
-            JobState::Placing | JobState::Placed | JobState::Regrouping => (0, Reverse(0), newest, self.job_id),
-            JobState::Failed | JobState::Rejected if news => (1, Reverse(0), newest, self.job_id),
+        let newest = Reverse(self.finished_at.unwrap_or(submitted_at));
+        match state {
+            JobState::Placing | JobState::Placed | JobState::Regrouping => (0, Reverse(0), newest, job_id),
+            JobState::Failed | JobState::Rejected if news => (1, Reverse(0), newest, job_id),
             // The order of the queue.
-            JobState::Queued => (2, Reverse(self.priority), Reverse(Time::from_ms(0)), self.job_id),
-            _ => (3, Reverse(0), newest, self.job_id),
+            JobState::Queued => (2, Reverse(priority), Reverse(Time::from_ms(0)), job_id),
+            _ => (3, Reverse(0), newest, job_id),
         }
     }
 }
 
-impl Searched for JobRow {
-    fn state(&self) -> &str {
-        self.state.as_str()
-    }
-
-    fn has(&self, word: &str) -> bool {
-        let texts = [&self.name, &self.command, &self.reason, &self.waits_because];
-        texts.into_iter().flatten().any(|text| holds(text, word)) || holds(&self.job_id.to_string(), word)
-    }
+/// A node in a list. `state` is the status of a node in use, otherwise the state of the record; `work` has the first [`NAMED`]
+/// allocs. `names` has the names of the live jobs.
+pub(crate) fn node_row(record: &NodeRecord, next: Option<&NextRun>, names: &BTreeMap<JobId, &str>) -> Value {
+    let (life, contact) = (record.life(), record.contact());
+    let offering = life.map(|l| &l.offering);
+    let gpus = offering.map(|o| o.capacity.gpus).filter(|gpus| *gpus > 0);
+    let allocs = life.map(|l| l.allocs.iter()).into_iter().flatten();
+    let named = |id: &AllocId| json!({ "alloc_id": id, "job_id": id.job_id, "name": names.get(&id.job_id) });
+    json!({
+        "slot": record.slot, "state": node_word(record), "node_id": life.map(|l| l.node_id),
+        "size": offering.map(|o| &o.size), "instance_type": offering.map(|o| &o.instance_type),
+        "market": offering.map(|o| o.market), "price_per_hour": offering.map(|o| o.price_per_hour),
+        "instance_id": life.and_then(|l| l.instance_id.as_ref()), "intent": life.map(|l| l.intent),
+        "assigned_at": life.map(|l| l.assigned_at), "heard_at": contact.map(|c| c.last_ping_at),
+        "gpus": gpus, "gpus_usable": gpus.map(|_| record.usable_gpus()), "busy": contact.is_some_and(|c| c.busy),
+        "reason": record.why(), "next": next.and_then(|n| n.of_slot(record.slot)),
+        "allocs": allocs.clone().count(), "work": allocs.take(NAMED).map(named).collect::<Vec<_>>(),
+    })
 }
 
-impl Searched for NodeRow {
-    fn state(&self) -> &str {
-        &self.state
-    }
+/// The actions of housekeeping.
+const HOUSEKEEPING: [ActionName; 10] = [
+    ActionName::MarkDestroying,
+    ActionName::ForgetHandle,
+    ActionName::Purge,
+    ActionName::LookLater,
+    ActionName::SetIdle,
+    ActionName::BindInstance,
+    ActionName::ForgetEntry,
+    ActionName::ReadOffers,
+    ActionName::ListAlloc,
+    ActionName::Heartbeat,
+];
 
-    fn has(&self, word: &str) -> bool {
-        let texts = [&self.size, &self.instance_type, &self.instance_id, &self.next];
-        texts.into_iter().flatten().chain([&self.reason]).any(|text| holds(text, word))
-            || self.slot.to_string() == word
-            || self.node_id.is_some_and(|id| holds(&id.to_string(), word))
-            || self
-                .work
-                .iter()
-                .any(|w| w.name.as_ref().is_some_and(|name| holds(name, word)) || holds(&w.alloc_id.to_string(), word))
-    }
-}
-
-impl NodeRow {
-    /// The row of a node. `names` has the names of the live jobs.
-    pub(crate) fn of(record: &NodeRecord, next: Option<&NextRun>, names: &BTreeMap<JobId, &str>) -> Self {
-        let life = record.life();
-        let gpus = life.map(|l| l.offering.capacity.gpus).filter(|gpus| *gpus > 0);
-        let named = |id: &AllocId| NodeWork {
-            alloc_id: *id,
-            job_id: id.job_id,
-            name: names.get(&id.job_id).map(|name| (*name).to_owned()),
-        };
-        Self {
-            slot: record.slot,
-            state: node_word(record),
-            node_id: life.map(|l| l.node_id),
-            size: life.map(|l| l.offering.size.clone()),
-            instance_type: life.map(|l| l.offering.instance_type.clone()),
-            market: life.map(|l| l.offering.market),
-            price_per_hour: life.map(|l| l.offering.price_per_hour),
-            instance_id: life.and_then(|l| l.instance_id.clone()),
-            intent: life.map(|l| l.intent),
-            assigned_at: life.map(|l| l.assigned_at),
-            heard_at: record.contact().map(|c| c.last_ping_at),
-            gpus,
-            gpus_usable: gpus.map(|_| record.usable_gpus()),
-            busy: record.contact().is_some_and(|c| c.busy),
-            reason: record.why(),
-            next: next.and_then(|n| n.of_slot(record.slot)).map(str::to_owned),
-            allocs: life.map_or(0, |l| l.allocs.len()),
-            work: life.map(|l| l.allocs.iter().take(NAMED).map(named).collect()).unwrap_or_default(),
-        }
-    }
+/// An event on the page. `name` is that of its job. Nobody has to know of what is `housekeeping`.
+pub(crate) fn event_row(event: &Event, name: Option<String>) -> Value {
+    let housekeeping = event.action.parse::<ActionName>().is_ok_and(|action| HOUSEKEEPING.contains(&action));
+    with(json!(event), json!({ "at": event.at(), "housekeeping": housekeeping, "name": name }))
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -1,15 +1,14 @@
-//! The story of a job: what happened to it and to all its allocs, and why, in the order of time.
+//! What happened to something, and why, in the order of time. A job has a story, with what happened to all its allocs.
 //!
 //! Events tell most of it. Rows tell what has no event of its own: the row of a job its submission, and the row of an alloc its
 //! placement and its start. If the end of an alloc changes the state of its job, one event tells both.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
-//! Does not: show events of nodes (`history SLOT`), or rows and events that are no longer kept.
+//! Does not: show events of nodes in the story of a job, or rows and events that are no longer kept.
 
-use crate::console::Cluster;
 use crate::console::show::several;
 use futures::{StreamExt, TryStreamExt, stream};
-use model::events::{ENDED_ALLOC, ENDED_AS, Event, Subject};
+use model::events::{ENDED_ALLOC, ENDED_AS, Event, FOR_COSTS, Subject};
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
 use model::{ActionName, Alloc, Job, JobSummary};
@@ -21,7 +20,9 @@ use store::{DbError, Store};
 const SAME_RUN: Span = Span::from_s(60);
 
 /// The most events of a job or an alloc that are read, and the most happenings that are shown.
-pub(crate) const WHOLE: i32 = 1000;
+const WHOLE: i32 = 1000;
+/// How many events of a slot, a function or the cluster are shown, unless more are wanted.
+const RECENT: i32 = 50;
 
 /// The most allocs whose events are read: the last copies.
 const ALLOCS: usize = 100;
@@ -38,13 +39,32 @@ pub(crate) struct Happening {
     pub(crate) reason: String,
 }
 
-/// The story of a job. Without a stored row, it has only the events.
-pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<Happening>, DbError> {
+/// What is stored about a subject, the oldest first: the newest `limit` happenings of it. A job and an alloc have a story; the
+/// others have their events.
+pub(crate) async fn of(store: &Store, subject: &Subject, limit: Option<i32>) -> Result<Vec<Happening>, DbError> {
+    let story = match subject {
+        Subject::Job(id) => of_job(store, *id, None).await?,
+        Subject::Alloc(id) => {
+            let mut story = of_job(store, id.job_id, Some(*id)).await?;
+            story.retain(|happening| happening.subject == subject.to_string());
+            story
+        }
+        _ => {
+            let events = store.history(&subject.to_string(), limit.unwrap_or(RECENT)).await?;
+            events.iter().rev().map(Happening::with_detail).collect()
+        }
+    };
+    Ok(in_order(story, subject, limit.unwrap_or(WHOLE)))
+}
+
+/// The happenings of a job and of all its allocs, or of this one. Without stored rows, only the events.
+async fn of_job(store: &Store, id: JobId, only: Option<AllocId>) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Job(id).to_string(), WHOLE).await?;
     let job = store.job(id).await?;
-    let allocs = match &job {
-        Some(job) => store.allocs_of(job).await?.rows,
-        None => Vec::new(),
+    let allocs = match (only, &job) {
+        (Some(id), _) => store.alloc(id).await?.into_iter().collect(),
+        (None, Some(job)) => store.allocs_of(job).await?.rows,
+        (None, None) => Vec::new(),
     };
     let (placements, others): (Vec<&Event>, Vec<&Event>) =
         events.iter().partition(|e| e.action == ActionName::Place.as_str());
@@ -60,42 +80,11 @@ pub(crate) async fn of_job(store: &Store, id: JobId, limit: i32) -> Result<Vec<H
     }
     // Events are kept longer than the rows of old allocs.
     story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).flat_map(|e| Happening::of_event(e)));
-    story.extend(events_of(store, &allocs).await?);
-    Ok(in_order(story, &Subject::Job(id), limit))
-}
-
-pub(crate) async fn of_allocs(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
-    let mut story: Vec<Happening> = allocs.iter().flat_map(|alloc| of_row(alloc, None)).collect();
-    story.extend(events_of(store, allocs).await?);
-    for job in allocs.iter().map(|alloc| alloc.id().job_id).collect::<BTreeSet<_>>() {
-        story.extend(
-            ends_in_events(store, job).await?.into_iter().filter(|end| allocs.iter().any(|a| end.is_of(a.id()))),
-        );
-    }
-    story.sort_by_key(|happening| happening.at);
-    Ok(story)
-}
-
-/// The story of one alloc. Without a stored row, it has only the events.
-pub(crate) async fn of_alloc(cluster: &Cluster, id: AllocId, limit: i32) -> anyhow::Result<Vec<Happening>> {
-    let mut story = cluster.store.alloc(id).await?.map_or_else(Vec::new, |alloc| of_row(&alloc, None));
-    story.extend(events_of_one(&cluster.store, id).await?);
-    story.extend(ends_in_events(&cluster.store, id.job_id).await?.into_iter().filter(|end| end.is_of(id)));
-    Ok(in_order(story, &Subject::Alloc(id), limit))
-}
-
-/// The ends of allocs in the events of a job.
-async fn ends_in_events(store: &Store, job: JobId) -> Result<Vec<Happening>, DbError> {
-    let events = store.history(&Subject::Job(job).to_string(), WHOLE).await?;
-    Ok(events.iter().filter_map(Happening::of_ended_alloc).collect())
-}
-
-async fn events_of(store: &Store, allocs: &[Alloc]) -> Result<Vec<Happening>, DbError> {
-    let last = allocs.len().saturating_sub(ALLOCS);
-    let ids: Vec<AllocId> = allocs.iter().skip(last).map(Alloc::id).collect();
+    let ids: BTreeSet<AllocId> = allocs.iter().rev().map(Alloc::id).take(ALLOCS).chain(only).collect();
     let read: Vec<Vec<Happening>> =
         stream::iter(ids).map(|id| events_of_one(store, id)).buffered(AT_ONCE).try_collect().await?;
-    Ok(read.into_iter().flatten().collect())
+    story.extend(read.into_iter().flatten());
+    Ok(story)
 }
 
 /// The events of an alloc, without the placement of a copy: the row of the copy tells it.
@@ -124,15 +113,24 @@ impl Happening {
     fn of_event(event: &Event) -> impl Iterator<Item = Self> {
         let Event { subject, action, reason, .. } = event.clone();
         let own = Self { at: event.at(), subject, action, reason };
-        Self::of_ended_alloc(event).into_iter().chain([own])
+        let text = |name: &str| event.detail.get(name)?.as_str();
+        let ended = text(ENDED_ALLOC).zip(text(ENDED_AS)).map(|(alloc, reason)| Self {
+            at: event.at(),
+            subject: format!("alloc#{alloc}"),
+            action: ActionName::EndAlloc.to_string(),
+            reason: reason.to_owned(),
+        });
+        ended.into_iter().chain([own])
     }
 
-    /// The end of the alloc that changed the state of the job.
-    fn of_ended_alloc(event: &Event) -> Option<Self> {
-        let text = |name: &str| event.detail.get(name)?.as_str();
-        let (alloc, reason) = (text(ENDED_ALLOC)?, text(ENDED_AS)?.to_owned());
-        let action = ActionName::EndAlloc.to_string();
-        Some(Self { at: event.at(), subject: format!("alloc#{alloc}"), action, reason })
+    /// The happening of an event that is not of a job, with all that the event says.
+    fn with_detail(event: &Event) -> Self {
+        let Event { subject, action, mut reason, detail, .. } = event.clone();
+        for (name, value) in detail.iter().filter(|(name, _)| !FOR_COSTS.contains(&name.as_str())) {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            reason.push_str(&format!(" {name}={value}"));
+        }
+        Self { at: event.at(), subject, action, reason }
     }
 
     fn of_submission(job: &Job) -> Self {
@@ -143,10 +141,6 @@ impl Happening {
             action: ActionName::Submit.to_string(),
             reason: format!("priority {priority}, {} node(s)", needs.nodes),
         }
-    }
-
-    fn is_of(&self, alloc: AllocId) -> bool {
-        self.subject == Subject::Alloc(alloc).to_string()
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
 
+use crate::console::show::without_nulls;
 use crate::view::status::counts;
-use crate::view::{JobDetail, JobRow, ListQuery, NodeDetail, PAST, Searched, Views, find, holds};
+use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, job_detail, node_detail};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
-use model::ActionName;
 use model::functions::FUNCTIONS;
 use model::ids::{JobId, Slot};
 use model::time::{Span, Time};
@@ -74,7 +74,7 @@ fn dated(at: Time, value: impl Serialize) -> ApiAnswer {
 
 /// The value with the time at which it was read, and with more fields.
 fn dated_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> ApiAnswer {
-    let mut value = serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?;
+    let mut value = without_nulls(serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?);
     if let Value::Object(fields) = &mut value {
         fields.extend([("now", json!(at))].into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
     }
@@ -98,27 +98,32 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
     dated(live.present.now, overview)
 }
 
+/// A text of a row.
+fn text<'r>(row: &'r Value, name: &str) -> &'r str {
+    row.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
     let store = &web.source.store;
     let mut rows = web.jobs(&live, &stored).await?;
-    let counts = counts(rows.iter().map(|row| row.state.to_string()));
+    let counts = counts(rows.iter().map(|row| row.summary.state.to_string()));
     if let Some(word) = wanted.word() {
-        let known: BTreeSet<JobId> = rows.iter().map(|row| row.job_id).collect();
+        let known: BTreeSet<JobId> = rows.iter().map(|row| row.summary.job_id).collect();
         let others = find::sought(store, word).await?.into_iter().filter(|id| !known.contains(id));
         rows.extend(store.jobs_of(others).await?.rows.iter().map(JobRow::of));
     }
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
-    let mut part = wanted.of(rows);
-    web.complete(&live, &mut part.rows).await?;
+    let mut part = wanted.of(rows, |row| row.summary.state.as_str());
+    web.complete(&mut part.rows).await?;
     dated_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
 }
 
 pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
     let id: JobId = named(id)?;
     let live = web.live().await?;
-    let detail = JobDetail::read(&web.source.store, &live, id).await?;
+    let detail = job_detail(&web.source.store, &live, id).await?;
     let detail = detail.ok_or_else(|| no_such(format!("there is no job {id}: it never was, or is no longer kept")))?;
     dated(live.present.now, detail)
 }
@@ -126,52 +131,19 @@ pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
 pub(super) async fn nodes(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let live = web.live().await?;
-    dated_with(live.present.now, wanted.of(live.nodes()), [("counts", json!(live.status.nodes))])
+    dated_with(
+        live.present.now,
+        wanted.of(live.nodes(), |row| text(row, "state")),
+        [("counts", json!(live.status.nodes))],
+    )
 }
 
 pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> ApiAnswer {
     let slot: Slot = named(slot)?;
     let (live, past) = (web.live().await?, web.past().await?);
-    let detail = NodeDetail::read(&web.source.store, &live, Some(&*past), slot).await?;
+    let detail = node_detail(&web.source.store, &live, &past, slot).await?;
     dated(live.present.now, detail.ok_or_else(|| no_such(format!("slot {slot} has never had a node")))?)
 }
-
-#[derive(Serialize)]
-struct EventRow {
-    at: Time,
-    id: String,
-    subject: String,
-    action: String,
-    reason: String,
-    /// Whether it is about housekeeping, and nobody has to know of it.
-    housekeeping: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-}
-
-impl Searched for EventRow {
-    fn state(&self) -> &str {
-        self.subject.split_once('#').map_or(&self.subject, |(kind, _)| kind)
-    }
-
-    fn has(&self, word: &str) -> bool {
-        [&self.subject, &self.action, &self.reason].into_iter().chain(&self.name).any(|text| holds(text, word))
-    }
-}
-
-/// The actions of housekeeping.
-const HOUSEKEEPING: [ActionName; 10] = [
-    ActionName::MarkDestroying,
-    ActionName::ForgetHandle,
-    ActionName::Purge,
-    ActionName::LookLater,
-    ActionName::SetIdle,
-    ActionName::BindInstance,
-    ActionName::ForgetEntry,
-    ActionName::ReadOffers,
-    ActionName::ListAlloc,
-    ActionName::Heartbeat,
-];
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
@@ -182,16 +154,8 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQue
         let job: JobId = id.split('.').next()?.parse().ok()?;
         names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
-    let rows = past.latest.iter().map(|event| EventRow {
-        at: event.at(),
-        id: event.id.clone(),
-        subject: event.subject.clone(),
-        action: event.action.clone(),
-        reason: event.reason.clone(),
-        housekeeping: event.action.parse::<ActionName>().is_ok_and(|action| HOUSEKEEPING.contains(&action)),
-        name: name(&event.subject),
-    });
-    dated(past.to, wanted.of(rows.collect()))
+    let rows = past.latest.iter().map(|event| event_row(event, name(&event.subject)));
+    dated(past.to, wanted.of(rows.collect(), |row| text(row, "subject").split('#').next().unwrap_or_default()))
 }
 
 /// A span of time that ends now.
@@ -199,7 +163,8 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQue
 pub(super) struct Asking {
     minutes: Option<u32>,
     parts: Option<usize>,
-    by: Option<String>,
+    #[serde(default)]
+    by: By,
 }
 
 impl Asking {
@@ -209,7 +174,7 @@ impl Asking {
     }
 }
 
-pub(super) async fn past(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
+pub(super) async fn over_time(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let past = web.past().await?;
     let series = Series::of(&past, wanted.span(), wanted.parts.unwrap_or(PARTS));
@@ -218,14 +183,8 @@ pub(super) async fn past(State(web): State<Arc<Views>>, query: QueryOf<Asking>) 
 
 pub(super) async fn cost(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
     let wanted = query_of(query)?;
-    let by = match wanted.by.as_deref() {
-        None | Some("name") => By::Name,
-        Some("job") => By::Job,
-        Some("size") => By::Size,
-        Some(_) => return Err(wrong("by is job, name or size".to_owned())),
-    };
     let past = web.past().await?;
-    let mut report = Report::of(&past, wanted.span(), by);
+    let mut report = Report::of(&past, wanted.span(), wanted.by);
     report.lines.truncate(LINES);
     dated(past.to, report)
 }

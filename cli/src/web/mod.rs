@@ -17,7 +17,7 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
-use crate::console::{CommandOutcome, Context};
+use crate::console::{Context, Exit};
 use crate::view::{ViewSource, Views};
 use anyhow::Context as _;
 use axum::Router;
@@ -36,7 +36,7 @@ pub struct WebArgs {
     port: u16,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await.with_context(|| {
         format!("cannot listen on port {} of this machine: give another --port, or 0 for any free one", args.port)
@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &WebArgs) -> anyhow::Re
         never = serve(listener, router(source)) => match never {},
         ended = tokio::signal::ctrl_c() => ended.context("cannot listen to signals")?,
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
 /// The page and its API, for people on this machine. A page of another site gets no answer.
@@ -61,7 +61,7 @@ pub(crate) fn router(source: ViewSource) -> Router {
         .route("/api/nodes", get(api::nodes))
         .route("/api/nodes/{slot}", get(api::node))
         .route("/api/events", get(api::events))
-        .route("/api/past", get(api::past))
+        .route("/api/history", get(api::over_time))
         .route("/api/cost", get(api::cost))
         .route("/api/local", get(api::local))
         .with_state(Arc::new(Views::new(source)));

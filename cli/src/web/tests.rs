@@ -130,7 +130,7 @@ async fn a_refusal_is_json_that_says_why() {
         ("/api/jobs/%ff".to_owned(), StatusCode::BAD_REQUEST, "UTF-8"),
         ("/api/nodes/7".to_owned(), StatusCode::NOT_FOUND, "slot 7 has never had a node"),
         ("/api/nodes/x".to_owned(), StatusCode::BAD_REQUEST, "is not a number"),
-        ("/api/cost?by=colour".to_owned(), StatusCode::BAD_REQUEST, "by is job, name or size"),
+        ("/api/cost?by=colour".to_owned(), StatusCode::BAD_REQUEST, "expected one of `job`, `name`, `size`"),
         ("/api/local".to_owned(), StatusCode::NOT_FOUND, "does not run on this machine"),
         ("/api/nodes/7/x".to_owned(), StatusCode::NOT_FOUND, "nothing at /api/nodes/7/x"),
     ] {
@@ -171,8 +171,8 @@ async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
     served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
     let live = LiveView::read(&served.store, &Listed::default(), at(1000)).await.unwrap();
-    let rows = live.jobs(&stored, &served.store).await.unwrap();
-    let state = rows.iter().find(|row| row.job_id == fixtures::job_id(3)).map(|row| row.state);
+    let rows = live.jobs(&stored);
+    let state = rows.iter().map(|row| &row.summary).find(|job| job.job_id == fixtures::job_id(3)).map(|job| job.state);
     assert_eq!(state, Some(JobState::Cancelled));
 }
 
@@ -187,7 +187,7 @@ async fn a_job_is_told_whole_without_its_environment() {
     let (_, text) = served.answer(&format!("/api/jobs/{}", id(1))).await;
     assert!(!text.contains("hunter2"), "{text}");
     let job: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&job["env_names"], &job["whole_command"]), (&json!(["TOKEN"]), &json!("true")));
+    assert_eq!((&job["env"], &job["whole_command"]), (&json!({"TOKEN": ""}), &json!("true")));
     assert_eq!(
         (&job["all_allocs"][0]["log_tail"], &job["all_allocs"][0]["client"]),
         (&json!("<b>done</b>\n"), &json!("lost"))
@@ -218,7 +218,7 @@ async fn the_past_events_and_costs_are_told() {
     let events = served.json("/api/events?q=train").await;
     assert_eq!(column(&events, "action"), ["place", "submit"]);
     assert_eq!(events["rows"][0]["housekeeping"], false);
-    let past = served.json("/api/past?minutes=10&parts=10").await;
+    let past = served.json("/api/history?minutes=10&parts=10").await;
     assert_eq!(past["nodes"][0], json!(["working", [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]));
     assert_eq!(past["waiting"][9], 2.0);
     let cost = served.json("/api/cost?by=job&minutes=10").await;

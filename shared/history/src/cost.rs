@@ -11,7 +11,7 @@ use super::{Charge, History, NodeLifetime, Use};
 use model::ids::JobId;
 use model::money::Usd;
 use model::time::{Span, Time};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const NAMELESS: &str = "(no name)";
 
 /// How a report is divided into lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// Each job.
@@ -35,11 +35,8 @@ pub enum By {
 pub struct CostLine {
     /// The id of a job, the name of jobs, or the size of nodes.
     pub what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub market: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<Usd>,
     /// How many jobs, or nodes.
     pub count: usize,

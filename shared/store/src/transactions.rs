@@ -279,17 +279,6 @@ pub async fn drain_interrupted(
 /// The most jobs that are submitted or cancelled in one transaction: each cancellation also writes an event.
 pub const JOBS_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
 
-/// Cancels a job for an operator and writes its event. `None` if the job has ended already.
-pub async fn cancel_job(
-    store: &Store,
-    job: &Job,
-    by: &str,
-    keep: Retention,
-    now: Time,
-) -> Result<Option<Job>, WriteError> {
-    Ok(cancel_jobs(store, std::slice::from_ref(job), by, keep, now).await?.pop())
-}
-
 /// Cancels jobs for an operator and writes their events, at most [`JOBS_TOGETHER`]: all that have not ended, or none.
 /// Returns the jobs as written.
 pub async fn cancel_jobs(

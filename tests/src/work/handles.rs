@@ -167,14 +167,15 @@ async fn an_operator_keeps_what_a_running_alloc_will_leave() {
     let name = format!("{id}.0.0");
     let shown = world.operate(&["handles", &nodes[0].slot.to_string()]).await;
     assert!(shown.contains(&name) && shown.contains("live"), "{shown}");
-    world.operate(&["keep", &name]).await;
+    let slot = nodes[0].slot.to_string();
+    world.operate(&["keep", &name, "--slot", &slot]).await;
     let agent = world.node_of(&nodes[0]);
     let order = agent.protocol.durable.allocs.values().next().unwrap().order.clone();
     agent.end(&order, 0);
     world.steps(12).await;
     assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.state, model::JobState::Complete);
     assert!(world.node_of(&nodes[0]).handles.contains(&name), "it is kept");
-    world.operate(&["keep", "--undo", &name]).await;
+    world.operate(&["keep", "--undo", &name, "--slot", &slot]).await;
     world.steps(12).await;
     assert!(!world.node_of(&nodes[0]).handles.contains(&name));
     assert_eq!(world.row(&nodes[0], &name).await, None);

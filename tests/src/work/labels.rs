@@ -28,7 +28,7 @@ async fn ended(label: impl Fn(NodeId) -> Option<String>) -> (World, [NodeRecord;
         node.relabelled.insert(handle.clone(), label(other.node_id().unwrap()));
         let row = world.look.job(job).await.unwrap().unwrap();
         let keep = store::transactions::Retention::of(&world.policy);
-        store::transactions::cancel_job(&world.look, &row, "", keep, world.now()).await.unwrap();
+        store::transactions::cancel_jobs(&world.look, &[row], "", keep, world.now()).await.unwrap();
         return (world, [own, other], handle);
     }
     panic!("the job never ran beside an idle node");

@@ -6,10 +6,10 @@
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use crate::changes::operate::retention;
-use crate::changes::{cancel_together, cancelled_line};
+use crate::changes::{cancel, cancelled_line};
 use crate::commands::filter::JobFilter;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError, is_yes};
+use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
 use crate::view::find::{Finder, short};
 use clap::Args;
 use futures::stream::{self, StreamExt};
@@ -39,7 +39,7 @@ pub struct CancelArgs {
     yes: bool,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow::Result<Exit> {
     let is_named = !args.jobs.is_empty();
     let by_filter = args.all || !args.filter.is_empty();
     if is_named == by_filter {
@@ -59,13 +59,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let (ids, mut all) = if is_named {
         named(context, &cluster, &args.jobs).await?
     } else {
-        let Some(ids) = described(context, &cluster, args).await? else { return Ok(CommandOutcome::Failed) };
+        let Some(ids) = described(context, &cluster, args).await? else { return Ok(Exit::Failed) };
         (ids, true)
     };
     let clock = std::sync::Arc::clone(&context.clock);
     // The order is that in which they were given, or that of the queue.
     let chunks = ids.chunks(JOBS_TOGETHER);
-    let cancelling: Vec<_> = chunks.map(|ids| cancel_together(&cluster, ids, keep, &clock)).collect();
+    let cancelling: Vec<_> = chunks.map(|ids| cancel(&cluster, ids, keep, &clock)).collect();
     let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
     while let Some((id, result)) = cancelled.next().await {
         match result {
@@ -82,7 +82,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
             }
         }
     }
-    Ok(CommandOutcome::done_if(all))
+    Ok(Exit::done_if(all))
 }
 
 /// The jobs with these ids or names, and whether every one was found.

@@ -8,7 +8,7 @@ use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
 use crate::commands::submit::machine_options::MachineOptions;
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError};
+use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::{NextRun, next};
 use clap::{ArgGroup, Args, Subcommand};
 use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
@@ -91,7 +91,7 @@ pub struct DeleteArgs {
     json: bool,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Exit> {
     match command {
         DemandCommand::Set(args) => set(context, args).await,
         DemandCommand::Show(args) => show(context, args).await,
@@ -146,7 +146,7 @@ impl SetArgs {
     }
 }
 
-async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<CommandOutcome> {
+async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> {
     let (need, now) = (args.need()?, context.now());
     let what = format!("{} of {}, {BY_OPERATOR}", args.count, needs(&need));
     let set = async |cluster: &Cluster, before: &DemandSet| {
@@ -162,7 +162,7 @@ async fn change(
     (name, version, is_json): (&str, Option<u64>, bool),
     what: &str,
     becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let key = ControlKey::Demand(name.to_owned());
     let (before, after) = retried(async || {
@@ -193,7 +193,7 @@ async fn change(
     } else {
         writeln!(context.out, "there is no demand set {name}")?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
 /// Refuses the change if the set has another version than the caller knows.
@@ -231,7 +231,7 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
     Ok(())
 }
 
-async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<CommandOutcome> {
+async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
     if !DemandSet::is_name(&args.name) {
         return Err(UsageError(format!("{:?} cannot be the name of a set", args.name)).into());
     }
@@ -240,7 +240,7 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     change(context, (&args.name, args.if_version, args.json), &what, ended).await
 }
 
-async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<CommandOutcome> {
+async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let control = cluster.store.control().await?;
     let rows = control.entries().filter(|(key, _)| matches!(key, ControlKey::Demand(_)));
@@ -272,7 +272,7 @@ async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<C
         let heads = ["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"];
         Rows::of(&heads, sets.iter().map(cells)).print(context.out)?;
     }
-    Ok(CommandOutcome::done_if(args.name.is_none() || !sets.is_empty()))
+    Ok(Exit::done_if(args.name.is_none() || !sets.is_empty()))
 }
 
 fn needs(need: &DemandNeed) -> String {

@@ -8,7 +8,7 @@
 use crate::changes::operate::record_event;
 use crate::commands::output::follow::last_allocs;
 use crate::console::show::{self, readable};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError};
+use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_job, short_alloc};
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -56,11 +56,7 @@ pub struct ExecArgs {
 }
 
 /// Replaces this process by the command. Returns only an error, or after `--print`.
-pub(crate) async fn enter(
-    context: &mut Context<'_>,
-    args: &InsideArgs,
-    command: &[String],
-) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let alloc = find(context, &cluster, args).await?;
     let seen = &alloc.summary;
@@ -69,7 +65,7 @@ pub(crate) async fn enter(
     let line = line(&cluster, &record.with_context(gone)?, &alloc, command)?;
     if args.print {
         writeln!(context.out, "{}", show::command(&line))?;
-        return Ok(CommandOutcome::Done);
+        return Ok(Exit::Done);
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();
     let by = cluster.reach.user.as_deref().map(|user| format!(" {}", show::one_line(user))).unwrap_or_default();
@@ -138,7 +134,5 @@ fn line(cluster: &Cluster, record: &NodeRecord, alloc: &Alloc, command: &[String
     let parameters = serde_json::json!({ "command": [remote] }).to_string();
     let mut words = vec!["aws", "ssm", "start-session", "--target", instance];
     words.extend(["--document-name", "AWS-StartInteractiveCommand", "--parameters", &parameters]);
-    let settings = [("--region", &reach.region), ("--profile", &reach.profile)];
-    words.extend(settings.iter().filter_map(|(name, value)| Some([*name, value.as_deref()?])).flatten());
     Ok(words.into_iter().map(str::to_owned).collect())
 }

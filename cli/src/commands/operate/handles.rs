@@ -7,13 +7,13 @@
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError};
+use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
 use model::control::{BrakeEntry, ControlKey, Entry, Release};
 use model::events::Subject;
-use model::ids::{AllocId, NodeId};
+use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRecord};
 use sha2::{Digest, Sha256};
@@ -26,9 +26,9 @@ const RELEASE: Span = Span::from_s(3600);
 pub struct KeepArgs {
     /// The handle's name, as `nodekeeper handles SLOT` shows it
     handle: String,
-    /// The slot of the handle's node; not needed if only one node has a handle of that name
+    /// The slot of the handle's node
     #[arg(long, value_name = "NODE")]
-    slot: Option<String>,
+    slot: String,
     /// Stop keeping it
     #[arg(long)]
     undo: bool,
@@ -113,15 +113,9 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
 
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let node = match &args.slot {
-        Some(given) => {
-            let slot = Finder::new(&cluster).slot(given).await?;
-            let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
-            node_of(&record).ok_or_else(|| no_node(slot))?
-        }
-        None => find(&cluster, &args.handle, now).await?,
-    };
-    let (name, slot, wanted) = (show::one_line(&args.handle), node.slot(), !args.undo);
+    let slot = Finder::new(&cluster).slot(&args.slot).await?;
+    let node = cluster.store.node(slot).await?.as_ref().and_then(node_of).ok_or_else(|| no_node(slot))?;
+    let (name, wanted) = (show::one_line(&args.handle), !args.undo);
     let changed = retried(async || {
         // For a handle without a row, `record` is the node record that has its alloc as live.
         let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
@@ -164,27 +158,6 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
     Ok(writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?)
 }
 
-/// The one node that has a handle of this name.
-async fn find(cluster: &Cluster, handle: &str, now: Time) -> anyhow::Result<NodeId> {
-    let mut found = Vec::new();
-    for record in &cluster.store.nodes_listed(1).await?.rows {
-        let Some(node) = record.node_id() else { continue };
-        let is_of_alloc = of_allocs(record, now).any(|row| row.handle == handle);
-        if is_of_alloc || cluster.store.handle(node, handle).await?.is_some() {
-            found.push(node);
-        }
-    }
-    let name = show::one_line(handle);
-    match found.as_slice() {
-        [node] => Ok(*node),
-        [] => anyhow::bail!("no node has a handle {name}: `nodekeeper handles SLOT` lists a node's"),
-        several => {
-            let slots: Vec<String> = several.iter().map(|n| n.slot().to_string()).collect();
-            anyhow::bail!("slots {} each have a handle {name}: say which with --slot", slots.join(", "))
-        }
-    }
-}
-
 /// How many ids a release prints. `--show` prints all.
 const PRINTED: usize = 20;
 
@@ -204,11 +177,7 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
 }
 
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
-async fn release_launches(
-    context: &mut Context<'_>,
-    cluster: &Cluster,
-    args: &ReleaseArgs,
-) -> anyhow::Result<CommandOutcome> {
+async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     if args.shown.is_some() {
         return Err(UsageError("--shown is for brakes: leave it out".to_owned()).into());
     }
@@ -232,7 +201,7 @@ async fn release_launches(
         let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
         record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
 /// Releases what the brake holds, but not with `--show`. Returns what it holds.
@@ -267,7 +236,7 @@ async fn release_brake(
     .await
 }
 
-pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
     let held = release_brake(&cluster, kind, args, now).await?;
@@ -275,13 +244,13 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     let ids: Vec<(&str, &str)> = held.ids().collect();
     if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
         writeln!(context.out, "the brake {kind} holds nothing: there is nothing to release")?;
-        return Ok(CommandOutcome::Done);
+        return Ok(Exit::Done);
     }
     let why = held.message().map(show::one_line).unwrap_or_default();
     if ids.is_empty() {
         let message = "no run has said yet what it holds: try again after the next run";
         writeln!(context.err, "nothing was released: the brake {kind} holds {count} ({why}), and {message}")?;
-        return Ok(CommandOutcome::Failed);
+        return Ok(Exit::Failed);
     }
     let more = count.saturating_sub(ids.len() as u64);
     let first = if args.show {
@@ -310,5 +279,5 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     if args.show {
         writeln!(context.out, "release exactly these with `nodekeeper release {kind} --shown {}`", digest(&held))?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }

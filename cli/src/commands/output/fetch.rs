@@ -10,7 +10,7 @@
 
 use super::follow::of_members;
 use crate::commands::submit::job_files::place_of;
-use crate::console::{Cluster, CommandOutcome, Context, show};
+use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, short};
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
@@ -75,7 +75,7 @@ struct Fetched<'a> {
     folder: PathBuf,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let meant = Finder::new(&cluster).meant(&args.job).await?;
     let jobs = show::readable(context.err, cluster.store.jobs_of(meant.ids.iter().copied()).await?)?;
@@ -83,7 +83,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     let given = show::one_line(&args.job);
     let Some(count) = meant.array(&jobs) else {
         let one = Fetched { cluster: &cluster, args, job: first, shown: given, folder: PathBuf::new() };
-        return Ok(CommandOutcome::done_if(one.all(context).await?));
+        return Ok(Exit::done_if(one.all(context).await?));
     };
     let mut is_all = jobs.len() == count;
     for job in &jobs {
@@ -100,7 +100,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
     if jobs.len() < count {
         say(context, &format!("{} of the {count} jobs of {given} are not stored any more", count - jobs.len()))?;
     }
-    Ok(CommandOutcome::done_if(is_all))
+    Ok(Exit::done_if(is_all))
 }
 
 fn say(context: &mut Context<'_>, what: &str) -> anyhow::Result<()> {

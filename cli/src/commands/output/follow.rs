@@ -1,9 +1,8 @@
-//! Follows jobs to their end: their progress, how they ended, and the end of their output.
+//! Follows jobs to their end: their progress, and how they ended.
 //!
 //! Guarantees: what is printed was read. The row of a job is read consistently. One failed read does not end the wait.
 //! Does not: change a job. An interrupted wait leaves its jobs as they are.
 
-use crate::commands::show::job;
 use crate::console::{Cluster, Context, show};
 use crate::view::find::short;
 use model::events::Subject;
@@ -138,15 +137,6 @@ impl<'a> Follower<'a> {
         self.planned_at = Some(now);
         let next = self.cluster.next(now).await.ok()?;
         next.of_job(job.summary.job_id).map(|why| format!("waits: {why}"))
-    }
-
-    /// Prints the end of the output of a job's last allocs, one for each member.
-    pub(in crate::commands) async fn output(&self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<()> {
-        let now = context.now();
-        for alloc in last_allocs(self.cluster.store.allocs_of(job).await?.rows) {
-            job::output(&alloc, now, context.screen, context.out)?;
-        }
-        Ok(context.out.flush()?)
     }
 }
 

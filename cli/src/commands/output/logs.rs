@@ -7,14 +7,12 @@
 use super::follow::{Follower, Verbosity, end_of, last_allocs};
 use super::output_printer::Route;
 use super::output_stream::{OutputStream, POLL, Until};
-use crate::commands::show::job;
-use crate::console::{Cluster, CommandOutcome, Context, show};
+use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
 use clap::Args;
 use model::ids::AllocId;
 use model::output::Stream;
 use model::{Alloc, Job};
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// `logs`
@@ -28,26 +26,23 @@ pub struct LogsArgs {
     #[arg(value_name = "JOB")]
     id: String,
     /// Go on until the job ends
-    #[arg(long, short, conflicts_with = "json")]
+    #[arg(long, short)]
     follow: bool,
     /// Only what the command printed on standard output
-    #[arg(long, conflicts_with_all = ["json", "stderr"])]
+    #[arg(long, conflicts_with = "stderr")]
     stdout: bool,
     /// Only what the command printed on standard error
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     stderr: bool,
     /// Only this many lines at the end of what there is now
-    #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
+    #[arg(long, short = 'n', value_name = "LINES")]
     tail: Option<usize>,
     /// The member of a job of several nodes [default: with --follow 0, else all of them]
-    #[arg(long, value_name = "N", conflicts_with = "json")]
+    #[arg(long, value_name = "N")]
     member: Option<u32>,
     /// Only what this element of a pack printed; JOB may be the name of the whole array
-    #[arg(long, value_name = "N", conflicts_with_all = ["json", "follow", "member", "tail"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["follow", "member", "tail"])]
     element: Option<u32>,
-    /// Print JSON: the status of each alloc, and the last 8 KiB of its output once it has ended
-    #[arg(long)]
-    json: bool,
 }
 
 impl LogsArgs {
@@ -60,7 +55,7 @@ impl LogsArgs {
     }
 }
 
-pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     if let Some(element) = args.element {
         return element_logs(context, &cluster, args, element).await;
@@ -69,28 +64,16 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if args.follow && jobs.len() > 1 {
         return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
     }
-    let (mut outcome, mut all) = (CommandOutcome::Done, Vec::new());
+    let mut outcome = Exit::Done;
     for job_id in &jobs {
         let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
-        let mut allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
-        let ids = ids_of(&allocs);
-        if let Some(id) = only {
-            allocs.retain(|alloc| alloc.id() == id);
-            anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+        let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+        if args.follow {
+            return follow(context, &cluster, job, allocs, args, only).await;
         }
-        if args.json {
-            all.extend(allocs.iter().map(log));
-        } else if args.follow {
-            let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
-            return follow(context, &cluster, job, (allocs, ids), args, member).await;
-        } else if let missing @ CommandOutcome::Code(_) =
-            of_job(context, &cluster, &job, (allocs, ids), args, only).await?
-        {
+        if let missing @ Exit::Code(_) = of_job(context, &cluster, &job, allocs, args, only).await? {
             outcome = missing;
         }
-    }
-    if args.json {
-        show::json(context.out, &all)?;
     }
     Ok(outcome)
 }
@@ -100,11 +83,17 @@ async fn of_job(
     context: &mut Context<'_>,
     cluster: &Cluster,
     job: &Job,
-    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
+    stored: Vec<Alloc>,
     args: &LogsArgs,
     only: Option<AllocId>,
-) -> anyhow::Result<CommandOutcome> {
-    let (job_id, all) = (job.summary.job_id, allocs.len());
+) -> anyhow::Result<Exit> {
+    let job_id = job.summary.job_id;
+    let mut allocs = stored.clone();
+    if let Some(id) = only {
+        allocs.retain(|alloc| alloc.id() == id);
+        anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+    }
+    let all = allocs.len();
     if allocs.is_empty() {
         writeln!(context.err, "nothing has run yet: `nodekeeper job {}` says why", short(job_id))?;
     }
@@ -118,14 +107,24 @@ async fn of_job(
     if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
         anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
     }
-    let mut outcome = CommandOutcome::Done;
+    outputs(context, cluster, job, &stored, shown, (args.route(), args.tail)).await
+}
+
+/// Prints the output that there is now of some allocs of a job, of which these are stored. `lines` is how many of each at its end.
+pub(in crate::commands) async fn outputs(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    job: &Job,
+    stored: &[Alloc],
+    shown: impl IntoIterator<Item = Alloc>,
+    (route, lines): (Route, Option<usize>),
+) -> anyhow::Result<Exit> {
+    let mut outcome = Exit::Done;
     for alloc in shown {
         head(context, &alloc)?;
-        let others = ids.iter().copied().filter(|id| *id != alloc.id()).collect();
-        let member = alloc.id().member;
-        let mut stream = OutputStream::new(cluster, member, Until::Now, others, args.route());
-        stream.lines = args.tail;
-        if let missing @ CommandOutcome::Code(_) = stream.print(context, job).await? {
+        let mut stream = OutputStream::new(cluster, alloc.id().member, Until::Now, others(stored, alloc.id()), route);
+        stream.lines = lines;
+        if let missing @ Exit::Code(_) = stream.print(context, job).await? {
             outcome = missing;
         }
     }
@@ -138,7 +137,7 @@ async fn element_logs(
     cluster: &Cluster,
     args: &LogsArgs,
     element: u32,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let mut found = None;
     for id in Finder::new(cluster).jobs(&args.id).await? {
         let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
@@ -175,36 +174,42 @@ async fn element_logs(
     if let Some(outcome) = outcome(Some(id)) {
         writeln!(context.err, "== element {element} of {id}: {outcome}")?;
     }
-    let others = ids_of(&allocs).into_iter().filter(|other| *other != id).collect();
-    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others, args.route());
+    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others(&allocs, id), args.route());
     stream.printer.only = Some(bytes);
     stream.print(context, &job).await
 }
 
-fn ids_of(allocs: &[Alloc]) -> BTreeSet<AllocId> {
-    allocs.iter().map(Alloc::id).collect()
+/// The other allocs.
+fn others(allocs: &[Alloc], than: AllocId) -> BTreeSet<AllocId> {
+    allocs.iter().map(Alloc::id).filter(|id| *id != than).collect()
 }
 
-/// Prints the output of a member until the job ends.
+/// Prints the output of a member until the job ends: from the alloc that is named on, or else from its newest one.
 async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
     job: Job,
-    (allocs, ids): (Vec<Alloc>, BTreeSet<AllocId>),
+    allocs: Vec<Alloc>,
     args: &LogsArgs,
-    member: u32,
-) -> anyhow::Result<CommandOutcome> {
-    let newest = last_allocs(allocs).find(|alloc| alloc.id().member == member);
-    let earlier = ids.into_iter().filter(|id| Some(*id) != newest.as_ref().map(Alloc::id)).collect();
-    if let Some(newest) = &newest {
-        head(context, newest)?;
+    only: Option<AllocId>,
+) -> anyhow::Result<Exit> {
+    let member = only.map(|id| id.member).or(args.member).unwrap_or(0);
+    let is_meant = |alloc: &Alloc| only.map_or(alloc.id().member == member, |id| alloc.id() == id);
+    let first = last_allocs(allocs.iter().filter(|alloc| is_meant(alloc)).cloned().collect()).next();
+    if let Some(id) = only {
+        anyhow::ensure!(first.is_some(), "there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);
+    }
+    let mut earlier = BTreeSet::new();
+    if let Some(first) = &first {
+        head(context, first)?;
+        earlier = others(&allocs, first.id());
     }
     let mut stream = OutputStream::new(cluster, member, Until::End, earlier, args.route());
     stream.lines = args.tail;
     let mut followed = Follower::new(cluster, vec![job], Verbosity::Progress);
     loop {
         let ended = followed.poll(context).await?;
-        let Some(job) = followed.jobs.first().cloned() else { return Ok(CommandOutcome::Failed) };
+        let Some(job) = followed.jobs.first().cloned() else { return Ok(Exit::Failed) };
         if stream.poll(context, &job).await? && ended {
             writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(&job))?;
             return Ok(stream.outcome());
@@ -213,19 +218,13 @@ async fn follow(
     }
 }
 
+/// Says of which alloc the output is that follows.
 fn head(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
-    writeln!(context.err, "{}", job::head(alloc, context.now()))?;
+    let (seen, now) = (&alloc.summary, context.now());
+    let ended = alloc.finished_at.map(|at| format!(", {}", show::when(at, now))).unwrap_or_default();
+    writeln!(context.err, "== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)?;
     if let Some(cause) = alloc.cause.as_ref().filter(|cause| cause.exit_code() != Some(0)) {
         writeln!(context.err, "== {}", show::one_line(&cause.to_string()))?;
     }
     Ok(())
-}
-
-/// An alloc with the end of its output, in JSON. `message` is the cause in words.
-fn log(alloc: &Alloc) -> Value {
-    show::without_nulls(json!({
-        "alloc_id": alloc.id(), "client": alloc.summary.client, "exit_code": alloc.exit_code, "cause": alloc.cause,
-        "message": alloc.cause.as_ref().map(ToString::to_string), "log_tail": alloc.log_tail,
-        "tail_switches": (!alloc.tail_switches.is_empty()).then_some(&alloc.tail_switches), "output_s3": alloc.output_s3,
-    }))
 }

@@ -11,7 +11,7 @@
 use super::output_printer::{Printer, Route, Text};
 use super::stored_output;
 use crate::changes::operate::retried;
-use crate::console::{Cluster, CommandOutcome, Context, show};
+use crate::console::{Cluster, Context, Exit, show};
 use model::ids::AllocId;
 use model::output::FOLLOW_LASTS;
 use model::stored::S3Place;
@@ -118,8 +118,8 @@ impl<'a> OutputStream<'a> {
     }
 
     /// The outcome of the command that printed the output.
-    pub(in crate::commands) const fn outcome(&self) -> CommandOutcome {
-        if self.misses { CommandOutcome::Code(MISSING) } else { CommandOutcome::Done }
+    pub(in crate::commands) const fn outcome(&self) -> Exit {
+        if self.misses { Exit::Code(MISSING) } else { Exit::Done }
     }
 
     /// Stops the reading before all was printed.
@@ -127,11 +127,7 @@ impl<'a> OutputStream<'a> {
         self.misses = true;
     }
 
-    pub(in crate::commands) async fn print(
-        mut self,
-        context: &mut Context<'_>,
-        job: &Job,
-    ) -> anyhow::Result<CommandOutcome> {
+    pub(in crate::commands) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Exit> {
         while !self.poll(context, job).await? {
             tokio::time::sleep(POLL).await;
         }
@@ -418,16 +414,4 @@ fn whole(alloc: &Alloc) -> Option<Text> {
 
 fn tail_of(alloc: &Alloc) -> Text {
     Text::new(alloc.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.tail_switches.clone())
-}
-
-/// Prints the end of an alloc's output from its row, for a job of several members.
-pub(in crate::commands) fn tail(context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
-    let (id, node) = (alloc.id(), alloc.summary.node_id);
-    let Some(text) = &alloc.log_tail else {
-        return Ok(writeln!(context.err, "node {node} reported no output")?);
-    };
-    if whole(alloc).is_none() {
-        writeln!(context.err, "the last {} bytes of the output of {id}, as node {node} reported them:", text.len())?;
-    }
-    Printer::new(Route::Apart).print(context, &tail_of(alloc))
 }

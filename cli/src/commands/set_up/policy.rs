@@ -2,20 +2,20 @@
 //!
 //! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
 //! printed difference was computed. The stored policy has every default filled in, so that a release with other
-//! defaults changes nothing by itself. An edited text with mistakes is not lost: the person can edit it again, or its file is
-//! kept.
+//! defaults changes nothing by itself. An edited text that is not stored is not lost: its file is kept.
+//! If EC2 can be asked from here, the functions know at once what the sizes of a stored policy mean, and the quotas of the account.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
 
-use super::offers;
 use crate::changes::operate::{BY_OPERATOR, record_event};
 use crate::commands::submit::strict_json;
-use crate::console::{Cluster, CommandOutcome, Context, bounded, show};
+use crate::console::{Cluster, Context, Exit, bounded, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::ActionName;
 use model::control::{ControlKey, PolicyRow};
 use model::events::Subject;
 use model::policy::{Policy, reference};
+use runtime::catalogue;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ pub struct EditArgs {
     editor: String,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Exit> {
     match command {
         PolicyCommand::Check(args) => {
             let policy = read(&args.file)?;
@@ -83,7 +83,7 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
                      they are"
                 )?;
             }
-            Ok(CommandOutcome::Done)
+            Ok(Exit::Done)
         }
         PolicyCommand::Set(args) => set(context, args).await,
         PolicyCommand::Edit(args) => edit(context, args).await,
@@ -103,7 +103,7 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
     policy.with_context(|| format!("{shown} is not usable"))
 }
 
-async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<CommandOutcome> {
+async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
     let document = read(&args.file)?.to_json();
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
@@ -115,24 +115,24 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Comma
     } else {
         store_over(context, &cluster, control.policy.as_ref(), &document).await?;
     }
-    offers::ask_and_keep(context, &cluster).await?;
-    Ok(CommandOutcome::Done)
+    ask_and_keep(context, &cluster).await?;
+    Ok(Exit::Done)
 }
 
-async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<CommandOutcome> {
+async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
     let document = read(&args.file)?.to_json();
     let before = context.cluster().await?.store.ingest_control().await?.policy;
     let changes = difference(&as_stored(before.as_ref()), &document);
     for line in &changes {
         writeln!(context.out, "{line}")?;
     }
-    Ok(CommandOutcome::done_if(changes.is_empty()))
+    Ok(Exit::done_if(changes.is_empty()))
 }
 
-async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<CommandOutcome> {
+async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<Exit> {
     if args.defaults {
         write!(context.out, "{}", reference())?;
-        return Ok(CommandOutcome::Done);
+        return Ok(Exit::Done);
     }
     let cluster = context.cluster().await?;
     let (policy, version) = cluster.store.ingest_control().await?.checked_policy()?;
@@ -142,10 +142,10 @@ async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Resu
     } else {
         write!(context.out, "{}", as_toml(version, document)?)?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
-async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<CommandOutcome> {
+async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Exit> {
     let editor = args.visual.as_deref().filter(|visual| !visual.is_empty()).unwrap_or(&args.editor);
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
@@ -153,30 +153,57 @@ async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Comm
     let text = as_toml(version, policy.to_json())?;
     let file = tempfile::Builder::new().prefix("nodekeeper-policy-").suffix(".toml").tempfile()?;
     std::fs::write(file.path(), &text)?;
-    let document = loop {
-        open(editor, file.path())?;
-        let edited = bounded::file(file.path())?;
-        if edited == text {
-            writeln!(context.out, "nothing changed")?;
-            return Ok(CommandOutcome::Done);
-        }
-        match Policy::from_toml(&edited) {
-            Ok(policy) => break policy.to_json(),
-            Err(e) => writeln!(context.err, "nodekeeper: this is not usable: {}", show::error(&e.into()))?,
-        }
-        let answer = context.ask("Edit it again? [Y/n]")?;
-        if answer.is_empty() || matches!(answer.trim(), "n" | "N" | "no" | "No") {
-            let (_, path) = file.keep().context("the edited file cannot be kept")?;
-            bail!("nothing was stored; the edited policy is in {}", path.display());
-        }
-    };
-    if let Err(error) = store_over(context, &cluster, control.policy.as_ref(), &document).await {
-        let (_, path) = file.keep().context("the edited file cannot be kept")?;
-        writeln!(context.err, "the edited policy is in {}", path.display())?;
-        return Err(error);
+    open(editor, file.path())?;
+    let edited = bounded::file(file.path())?;
+    if edited == text {
+        writeln!(context.out, "nothing changed")?;
+        return Ok(Exit::Done);
     }
-    offers::ask_and_keep(context, &cluster).await?;
-    Ok(CommandOutcome::Done)
+    let stored = match Policy::from_toml(&edited) {
+        Ok(policy) => store_over(context, &cluster, control.policy.as_ref(), &policy.to_json()).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = stored {
+        let (_, path) = file.keep().context("the edited file cannot be kept")?;
+        let path = path.display();
+        return Err(error.context(format!("the edited policy is in {path}, for `nodekeeper policy set {path}`")));
+    }
+    ask_and_keep(context, &cluster).await?;
+    Ok(Exit::Done)
+}
+
+/// What happens if EC2 cannot be asked from here.
+const LATER: &str = "clean-stale-records asks EC2 in its next run";
+
+/// Asks EC2 what the stored policy needs to know, and stores the answers for the functions. So the next run need not wait for
+/// clean-stale-records.
+async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+    let control = cluster.store.control().await?;
+    let (policy, _) = control.checked_policy()?;
+    let Some(offers) = cluster.cloud.offers() else {
+        if !policy.several.is_empty() {
+            writeln!(context.err, "what EC2 offers is not known from here: {LATER}")?;
+        }
+        return Ok(());
+    };
+    // All parts are read, due or not: the person may have made a subnet or a reservation just before.
+    let read = catalogue::read(offers, &policy, &policy.catalogue, &policy.parts_wanted(), context.now()).await;
+    if let Err(error) = catalogue::keep(&cluster.store, &control, &read).await {
+        writeln!(context.err, "what EC2 offers was not stored: {error}; {LATER}")?;
+        return Ok(());
+    }
+    let policy = cluster.store.control().await?.checked_policy()?.0;
+    remark(context, &policy).map(drop)
+}
+
+/// Prints what is wrong with the sizes of a policy, and what else a person may want to know of them. Returns whether nothing is
+/// wrong.
+pub(super) fn remark(context: &mut Context<'_>, policy: &Policy) -> anyhow::Result<bool> {
+    let faults = catalogue::faults(policy, context.now());
+    for says in faults.iter().map(|fault| fault.text.clone()).chain(catalogue::remarks(policy)) {
+        writeln!(context.err, "{says}")?;
+    }
+    Ok(faults.is_empty())
 }
 
 /// Opens the editor by a shell, because the command may have arguments.

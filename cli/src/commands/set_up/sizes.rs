@@ -3,10 +3,9 @@
 //! Guarantees: a price or a quota is one that AWS told. An unknown value is shown as unknown, or left out.
 //! Does not: store anything, or say which machine the next launch takes. The plan does, and it knows what EC2 refuses.
 
-use super::offers::price;
-use super::policy;
+use super::policy::{self, remark};
 use crate::console::show::{self, Rows};
-use crate::console::{Cluster, CommandOutcome, Context};
+use crate::console::{Cluster, Context, Exit};
 use clap::Args;
 use model::catalogue::{Catalogue, CataloguePart, Offers};
 use model::machine::memory;
@@ -16,6 +15,7 @@ use model::time::Time;
 use model::{Market, Usd};
 use runtime::catalogue;
 use serde::Serialize;
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -42,33 +42,22 @@ struct SizeRow {
     vcpus: u32,
     memory_mib: u64,
     gpus: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     gpu_type: Option<String>,
     market: Market,
     /// The capacity reservation, if the market is `reserved`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     reservation: Option<String>,
     /// The price for launches, in dollars an hour. `None` if it is not known: then none is launched.
     price_per_hour: Option<Usd>,
     /// The on-demand price of the price list.
     on_demand: Option<Usd>,
     /// The spot prices by zone.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     spot: BTreeMap<String, Usd>,
     zones: BTreeSet<String>,
     /// Differences from EC2, and other remarks.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct SizeList {
-    sizes: Vec<SizeRow>,
-    /// The quotas that the sizes count against, as far as they are known.
-    quotas: Vec<QuotaUse>,
-}
-
-pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let control = cluster.store.control().await?;
     let policy = match &args.file {
@@ -86,18 +75,18 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
     let counted: BTreeSet<_> =
         rows.iter().flat_map(|row| markets.map(|market| quota_of(market, &row.instance_type))).collect();
     quotas.retain(|quota| counted.contains(quota.quota.as_str()));
-    let shown = SizeList { sizes: rows, quotas };
     if args.json {
-        show::json(context.out, &shown)?;
+        show::json(context.out, &show::without_nulls(json!({ "sizes": rows, "quotas": quotas })))?;
     } else {
-        print(context, &shown)?;
+        print(context, &rows, &quotas)?;
     }
-    let policy = policy.with_catalogue(catalogue);
-    let faults = catalogue::faults(&policy, now);
-    for says in faults.iter().map(|fault| fault.text.clone()).chain(catalogue::remarks(&policy)) {
-        writeln!(context.err, "{says}")?;
-    }
-    Ok(CommandOutcome::done_if(faults.is_empty() && is_complete))
+    let is_right = remark(context, &policy.with_catalogue(catalogue))?;
+    Ok(Exit::done_if(is_right && is_complete))
+}
+
+/// A price per hour, with as many digits as AWS gives.
+fn price(usd: Usd) -> String {
+    format!("${:.4}", f64::from(usd))
 }
 
 /// The order of the lines: by size, the cheapest first, and rows without a known price last.
@@ -193,7 +182,7 @@ fn compare_typed(rows: &mut [SizeRow], policy: &Policy, catalogue: &Catalogue) -
     has_all
 }
 
-fn print(context: &mut Context<'_>, shown: &SizeList) -> anyhow::Result<()> {
+fn print(context: &mut Context<'_>, sizes: &[SizeRow], quotas: &[QuotaUse]) -> anyhow::Result<()> {
     let heads = ["SIZE", "TYPE", "ARCH", "VCPUS", "MEMORY", "GPUS", "MARKET", "PRICE/H", "ON DEMAND", "ZONES", "NOTES"];
     let cells = |row: &SizeRow| {
         let gpus = match (&row.gpu_type, row.gpus) {
@@ -216,11 +205,11 @@ fn print(context: &mut Context<'_>, shown: &SizeList) -> anyhow::Result<()> {
             row.notes.join("; "),
         ]
     };
-    Rows::of(&heads, shown.sizes.iter().map(cells)).print(context.out)?;
-    if !shown.quotas.is_empty() {
+    Rows::of(&heads, sizes.iter().map(cells)).print(context.out)?;
+    if !quotas.is_empty() {
         writeln!(context.out)?;
         let cells = |of: &QuotaUse| [of.quota.clone(), of.used_vcpus.to_string(), of.vcpus.to_string()];
-        Rows::of(&["QUOTA", "VCPUS USED", "OF"], shown.quotas.iter().map(cells)).print(context.out)?;
+        Rows::of(&["QUOTA", "VCPUS USED", "OF"], quotas.iter().map(cells)).print(context.out)?;
     }
     Ok(())
 }

@@ -10,9 +10,9 @@
 //! Does not: delete the stack, the tables or the policy.
 
 use crate::changes::operate::{BY_OPERATOR, record_event, retention};
-use crate::changes::{cancel_together, change_intent};
+use crate::changes::{cancel, change_intent};
 use crate::console::show::{self, several};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError, WallClock};
+use crate::console::{Cluster, Context, Exit, UsageError, WallClock};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
@@ -23,7 +23,6 @@ use model::ids::{ClusterName, JobId};
 use model::time::{Span, Time};
 use model::{ActionName, Intent, NodeRecord, NodeState};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::time::Duration;
 use store::Listed;
 use store::transactions::JOBS_TOGETHER;
@@ -53,7 +52,7 @@ pub struct TeardownArgs {
     pub(in crate::commands) timeout_s: u32,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     if args.confirm != *cluster.dynamo.cluster() {
         let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
@@ -90,7 +89,7 @@ async fn cancel_all(cluster: &Cluster, clock: &WallClock) -> anyhow::Result<usiz
     let ids: Vec<JobId> = jobs.iter().map(|job| job.job_id).collect();
     let mut cancelled = 0;
     for ids in ids.chunks(JOBS_TOGETHER) {
-        for (_, job) in cancel_together(cluster, ids, keep, clock).await {
+        for (_, job) in cancel(cluster, ids, keep, clock).await {
             match job {
                 Ok(job) => cancelled += usize::from(job.is_ok()),
                 // A person must correct this row. The other jobs are cancelled.
@@ -107,7 +106,7 @@ pub(in crate::commands) async fn wait(
     cluster: &Cluster,
     args: &TeardownArgs,
     pause: impl AsyncFn(),
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let until = context.now() + Span::from_s(args.timeout_s.into());
     let (mut said, mut failed, mut empty_since): (String, u32, Option<Time>) = Default::default();
     loop {
@@ -120,17 +119,16 @@ pub(in crate::commands) async fn wait(
                 let now = context.now();
                 let since = *empty_since.get_or_insert(now);
                 // A policy that somebody stored meanwhile may have started a launch, so the proof begins again after each change.
-                if !left.nothing() || !left.did.is_empty() {
+                if !left.is_nothing || !left.did.is_empty() {
                     empty_since = None;
                 } else if now.since(since) >= Span::from_s(args.prove_s.into()) {
                     writeln!(context.out, "no instance is left: EC2 listed none for {} s", args.prove_s)?;
-                    return Ok(CommandOutcome::Done);
+                    return Ok(Exit::Done);
                 }
-                let says = left.to_string();
-                if says != said {
-                    writeln!(context.out, "{says}")?;
+                if left.line != said {
+                    writeln!(context.out, "{}", left.line)?;
                     context.out.flush()?;
-                    said = says;
+                    said = left.line;
                 }
             }
             // A teardown may last for an hour, so one failed look does not end it.
@@ -147,20 +145,19 @@ pub(in crate::commands) async fn wait(
                  --cancel-jobs ends jobs, --terminate ends instances",
                 args.timeout_s
             )?;
-            return Ok(CommandOutcome::Failed);
+            return Ok(Exit::Failed);
         }
         pause().await;
     }
 }
 
-/// What is left of the cluster.
+/// What a look did, and what is left of the cluster after it.
 struct Left {
-    /// What a look did, for people.
+    /// What it did, for people.
     did: Vec<String>,
-    records: BTreeMap<String, usize>,
-    instances: BTreeMap<String, usize>,
-    /// Whether records count as left. With `--terminate` they do not, because the functions need not run.
-    records_count: bool,
+    /// The records and instances, for people.
+    line: String,
+    is_nothing: bool,
 }
 
 impl Left {
@@ -199,21 +196,13 @@ impl Left {
         let states = records.iter().map(|record| record.state_name().to_string());
         let records = counts(states.chain(unreadable.iter().map(|_| "unreadable".to_owned())));
         let instances = counts(instances.iter().map(|instance| instance.state.to_string()));
-        Ok(Self { did, records, instances, records_count: !args.terminate })
-    }
-
-    fn nothing(&self) -> bool {
-        self.instances.is_empty() && (self.records.is_empty() || !self.records_count)
+        let line = format!("node records: {}; instances: {}", none_or(&records), none_or(&instances));
+        // With `--terminate`, the functions need not run, so records may stay.
+        Ok(Self { did, line, is_nothing: instances.is_empty() && (records.is_empty() || args.terminate) })
     }
 }
 
 fn takes_drain(record: &NodeRecord) -> bool {
     !matches!(record.state, NodeState::ShuttingDown(_))
         && record.life().is_some_and(|life| life.intent != Intent::Drain)
-}
-
-impl std::fmt::Display for Left {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "node records: {}; instances: {}", none_or(&self.records), none_or(&self.instances))
-    }
 }

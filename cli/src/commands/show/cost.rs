@@ -6,18 +6,21 @@
 use crate::commands::amounts::{self, seconds};
 use crate::console::Context;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use history::{By, CostLine, History, LONGEST, Report};
 use model::time::Span;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
 pub struct CostArgs {
     /// How far back: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     since: Span,
-    /// What each line is
-    #[arg(long, value_enum, default_value_t)]
-    by: Lines,
+    /// What each line is: a job, all jobs with the same name together, or a size of nodes with its price
+    #[arg(long, value_name = "WHAT", default_value = "name", value_parser = by)]
+    by: By,
     /// Show at most this many lines, the most expensive ones
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
     limit: usize,
@@ -26,15 +29,8 @@ pub struct CostArgs {
     json: bool,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, Default)]
-enum Lines {
-    /// Each job
-    Job,
-    /// All jobs with the same name together
-    #[default]
-    Name,
-    /// Each size of nodes, with its price
-    Size,
+fn by(text: &str) -> Result<By, serde::de::value::Error> {
+    By::deserialize(text.into_deserializer())
 }
 
 /// Parses a length of time that the events cover.
@@ -49,20 +45,18 @@ fn span(text: &str) -> Result<Span, String> {
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = History::read_costs(&cluster.store, args.since, now).await?;
-    let by = match args.by {
-        Lines::Job => By::Job,
-        Lines::Name => By::Name,
-        Lines::Size => By::Size,
-    };
-    let mut report = Report::of(&past, args.since, by);
+    let mut report = Report::of(&past, args.since, args.by);
     let more = report.lines.len().saturating_sub(args.limit);
     report.lines.truncate(args.limit);
     if args.json {
-        show::json(context.out, &report)?;
+        show::json(context.out, &show::without_nulls(json!(report)))?;
     } else {
         print(context, &report, now)?;
     }
-    Ok(show::cut(context.err, more)?)
+    if more > 0 {
+        writeln!(context.err, "{} not shown: --limit N shows N", several(more, "line"))?;
+    }
+    Ok(())
 }
 
 fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `history`: what happened to something, and why.
 //!
-//! A job or an alloc has a story, the oldest happening first (`story`). Other subjects have events, the newest first.
+//! A job or an alloc has a story, other subjects have their events: the oldest first.
 //!
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
 
@@ -9,13 +9,10 @@ use crate::console::{Cluster, Context, UsageError};
 use crate::view::find::{Finder, NoSuch};
 use crate::view::story::{self, Happening};
 use clap::Args;
-use model::events::{Event, FOR_COSTS, Subject};
+use model::events::Subject;
 use model::functions::{self, FUNCTIONS};
 use model::ids::NodeId;
-use serde_json::Value;
-
-/// How many events of a slot, a function or the cluster are shown by default.
-const RECENT: i32 = 50;
+use model::time::Time;
 
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
@@ -59,36 +56,23 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
         Ok(subject) => subject,
         Err(unknown) => find(&cluster, &args.subject, unknown).await?,
     };
-    let most = args.limit.unwrap_or(story::WHOLE);
-    let story = match &subject {
-        Subject::Job(id) => Some(story::of_job(&cluster.store, *id, most).await?),
-        Subject::Alloc(id) => Some(story::of_alloc(&cluster, *id, most).await?),
-        _ => None,
-    };
-    if let Some(story) = story {
-        if args.json {
-            return show::json(context.out, &story);
-        }
-        if story.is_empty() {
-            writeln!(context.out, "nothing is stored about {subject}")?;
-        }
-        // A time is exact, relative to now, and relative to the beginning of the story.
-        let begin = story.first().map_or(now, |h| h.at);
-        let cells = |Happening { at, subject, action, reason }: &Happening| {
-            [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
-        };
-        let heads = ["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"];
-        return Ok(Rows::of(&heads, story.iter().map(cells)).print(context.out)?);
-    }
-    let events = cluster.store.history(&subject.to_string(), args.limit.unwrap_or(RECENT)).await?;
+    let story = story::of(&cluster.store, &subject, args.limit).await?;
     if args.json {
-        return show::json(context.out, &events);
+        return show::json(context.out, &story);
     }
-    if events.is_empty() {
-        writeln!(context.out, "no events of {subject}")?;
+    if story.is_empty() {
+        writeln!(context.out, "nothing is stored about {subject}")?;
     }
-    let rows = events.iter().map(|event| [moment(event.at(), now), event.action.clone(), reason(event)]);
-    Ok(Rows::of(&["WHEN", "ACTION", "REASON"], rows).print(context.out)?)
+    Ok(table(&story, now).print(context.out)?)
+}
+
+/// A time is exact, relative to now, and relative to the beginning of the story.
+pub(super) fn table(story: &[Happening], now: Time) -> Rows {
+    let begin = story.first().map_or(now, |h| h.at);
+    let cells = |Happening { at, subject, action, reason }: &Happening| {
+        [moment(*at, now), at.since(begin).to_string(), action.clone(), subject.clone(), reason.clone()]
+    };
+    Rows::of(&["WHEN", "AFTER", "WHAT", "SUBJECT", "REASON"], story.iter().map(cells))
 }
 
 /// The job, alloc or node of a name or of a part of an id.
@@ -104,15 +88,6 @@ async fn find(cluster: &Cluster, text: &str, unknown: UsageError) -> anyhow::Res
         Err(e) if e.is::<NoSuch>() => Err(unknown.into()),
         Err(e) => Err(e),
     }
-}
-
-fn reason(event: &Event) -> String {
-    let mut text = event.reason.clone();
-    for (name, value) in event.detail.iter().filter(|(name, _)| !FOR_COSTS.contains(&name.as_str())) {
-        let value = value.as_str().map_or_else(|| Value::to_string(value), str::to_owned);
-        text.push_str(&format!(" {name}={value}"));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 //! Guarantees: the job and its allocs are read consistently.
 //! Does not: change anything.
 
+use super::history::table;
 use super::jobs::needs;
-use crate::console::show::{self, Rows, Screen, moment, or_blank, when, when_some};
+use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context};
 use crate::view::find::{Finder, no_job, short_alloc};
-use crate::view::retry_rules;
-use crate::view::story::{self, Happening};
+use crate::view::story;
 use crate::view::usage::{self, Used};
+use crate::view::{job_shape, retry_rules};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
-use model::{AfterEnd, Alloc, EndCause, FailurePolicy, Job, JobState, Signal, StoredOutput};
-use serde_json::{Value, json};
-use std::io::{self, Write};
+use model::{AfterEnd, Alloc, FailurePolicy, Job, JobState, Signal, StoredOutput};
 
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
@@ -33,32 +32,14 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let waits = waits_because(&cluster, &job, now).await;
     if args.json {
-        let cause = job.cause();
-        let more = json!({
-            "all_allocs": show::flat(&allocs)?, "cause": cause, "exit_code": cause.and_then(EndCause::exit_code),
-            "waits_because": waits,
-        });
-        let mut whole = show::flat(&job)?;
-        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, show::without_nulls(more)) {
-            whole.extend(more);
-        }
-        return show::json(context.out, &whole);
+        return show::json(context.out, &job_shape(&job, &allocs, waits.as_deref()));
     }
-    let latest = cluster.store.history(&Subject::Job(id).to_string(), 1).await?;
-    // An event with the same reason as the job itself is not shown.
-    let latest = latest.first().filter(|e| Some(&e.reason) != job.reason.as_ref());
-    let latest = latest.map(|e| format!("{}: {} ({})", e.action, e.reason, when(e.at(), now)));
-    fields(&job, waits, latest, now).colours(context.colours).print(context.out)?;
-    if !allocs.is_empty() {
+    fields(&job, waits, now).colours(context.colours).print(context.out)?;
+    let story = story::of(&cluster.store, &Subject::Job(id), None).await?;
+    let tables = [alloc_rows(&allocs, now), usage_rows(&allocs), output_rows(&allocs), place_rows(&allocs)];
+    for rows in tables.into_iter().chain([table(&story, now)]).filter(|rows| !rows.is_empty()) {
         writeln!(context.out)?;
-        alloc_rows(&allocs, now).colours(context.colours).print(context.out)?;
-        writeln!(context.out)?;
-        let more = [usage_rows(&allocs), output_rows(&allocs), place_rows(&allocs)];
-        for rows in more.into_iter().filter(|rows| !rows.is_empty()) {
-            rows.print(context.out)?;
-            writeln!(context.out)?;
-        }
-        story_rows(&story::of_allocs(&cluster.store, &allocs).await?, now).print(context.out)?;
+        rows.colours(context.colours).print(context.out)?;
     }
     Ok(())
 }
@@ -75,7 +56,7 @@ async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String
     }
 }
 
-fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -> Rows {
+fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     let Job { summary, work, failure_policy, .. } = job;
     let mut rows = Rows::new(&[]);
     rows.field("job", Some(summary.job_id));
@@ -84,7 +65,6 @@ fn fields(job: &Job, waits: Option<String>, latest: Option<String>, now: Time) -
     rows.field("reason", job.reason.as_ref());
     // A placed job does not wait. The text then says what the next run does with it, or that it waits for a copy.
     rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
-    rows.field("latest event", latest);
     rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
@@ -185,42 +165,4 @@ fn output_rows(allocs: &[Alloc]) -> Rows {
 fn place_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc| Some([short_alloc(alloc.id()), alloc.output_s3.as_ref()?.to_string()]);
     Rows::of(&["ALLOC", "WHOLE OUTPUT, AFTER THE END"], allocs.iter().filter_map(cells))
-}
-
-fn story_rows(story: &[Happening], now: Time) -> Rows {
-    let cells = |Happening { at, subject, action, reason }: &Happening| {
-        let alloc = subject.strip_prefix("alloc#").and_then(|id| id.parse().ok());
-        let alloc = alloc.map_or_else(|| subject.clone(), short_alloc);
-        [when(*at, now), alloc, action.clone(), reason.clone()]
-    };
-    Rows::of(&["WHEN", "ALLOC", "WHAT", "REASON"], story.iter().map(cells))
-}
-
-/// The line with the id, the slot and the status of an alloc.
-pub(in crate::commands) fn head(alloc: &Alloc, now: Time) -> String {
-    let seen = &alloc.summary;
-    let ended = alloc.finished_at.map(|at| format!(", {}", when(at, now))).unwrap_or_default();
-    format!("== {} on slot {} ({}{ended})", seen.alloc_id, seen.slot, seen.client)
-}
-
-/// Prints the status of an alloc, and the end of its output.
-pub(in crate::commands) fn output(alloc: &Alloc, now: Time, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
-    let seen = &alloc.summary;
-    writeln!(out, "{}", head(alloc, now))?;
-    if let Some(cause) = &alloc.cause {
-        writeln!(out, "== {}", show::one_line(&cause.to_string()))?;
-    }
-    let node = seen.node_id;
-    match &alloc.log_tail {
-        Some(tail) => {
-            writeln!(out, "== the end of its output (8 KiB at most), as node {node} reported it:")?;
-            write!(out, "{}", show::output(tail, screen))?;
-            if !tail.ends_with('\n') {
-                writeln!(out)?;
-            }
-        }
-        None if seen.client.is_final() => writeln!(out, "== node {node} reported no output")?,
-        None => writeln!(out, "== its output is on node {node} until it ends")?,
-    }
-    Ok(())
 }

@@ -9,9 +9,8 @@
 use crate::commands::amounts;
 use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
-use crate::commands::watch::{self, Screenful};
-use crate::console::show::{self, Rows, or_blank, when, when_some};
-use crate::console::{Cluster, CommandOutcome, Context};
+use crate::console::show::{self, Rows, or_blank, when, when_some, without_nulls};
+use crate::console::{Cluster, Context, Exit};
 use crate::view::JobRow;
 use crate::view::find::short;
 use crate::view::next::{self, NextRun};
@@ -19,12 +18,12 @@ use crate::view::present::Snapshot;
 use crate::view::stored::{self, Among, Bounds, MOST_READ};
 use crate::view::usage::{self, Used};
 use clap::Args;
+use model::JobSummary;
 use model::ids::JobId;
 use model::time::Time;
-use model::{Job, JobSummary};
 use runtime::observation::ObserveError;
+use serde_json::json;
 use std::cmp::Reverse;
-use std::io::Write;
 use store::{DbError, Store, placed_last};
 
 #[derive(Args, Clone, Debug)]
@@ -45,31 +44,15 @@ pub struct JobsArgs {
     queue: bool,
     /// Show the list again and again, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
-    watch: bool,
+    pub(crate) watch: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Lists the jobs. With `--watch`, `pause` waits for the next look, and returns whether there is one.
-pub(crate) async fn list(
-    context: &mut Context<'_>,
-    args: &JobsArgs,
-    pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<CommandOutcome> {
-    let cluster = context.cluster().await?;
-    let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
-    if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
-}
-
-struct ListedJob {
-    summary: JobSummary,
-    row: JobRow,
-}
-
 /// The jobs of a list, in order.
 struct JobList {
-    jobs: Vec<ListedJob>,
+    jobs: Vec<JobRow>,
     cut: Cut,
     next: Result<NextRun, ObserveError>,
 }
@@ -84,25 +67,22 @@ enum Cut {
     NotLooked,
 }
 
-async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Screenful) -> anyhow::Result<JobList> {
+async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobList> {
+    let (cluster, now) = (context.cluster().await?, context.now());
     let most = match (args.queue, args.filter.is_empty()) {
-        (true, true) => args.limit,
+        (true, true) => args.limit.saturating_add(1),
         (true, false) => MOST_READ,
         // The queue is not listed. Only the plan is needed.
         (false, _) => 1,
     };
     let mut present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
-    let waiting = std::mem::take(&mut present.jobs);
     let (mut jobs, cut) = if args.queue {
-        show::unreadable(&mut page.err, &present.bad_jobs)?;
-        let cut = match (present.more_jobs_wait, args.filter.is_empty()) {
-            (false, _) => Cut::Not,
-            (true, true) => Cut::More,
-            (true, false) => Cut::NotLooked,
-        };
-        (waiting.into_iter().map(ListedJob::of_summary).collect(), cut)
+        show::unreadable(context.err, &present.bad_jobs)?;
+        let is_cut = present.more_jobs_wait && !args.filter.is_empty();
+        let waiting = std::mem::take(&mut present.jobs);
+        (waiting.iter().map(JobRow::of_summary).collect(), if is_cut { Cut::NotLooked } else { Cut::Not })
     } else {
-        newest(cluster, args, now, page).await?
+        newest(context, &cluster, args).await?
     };
     jobs.retain(|job| args.filter.takes(&job.summary, now));
     if !args.queue {
@@ -111,19 +91,16 @@ async fn find(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Screenfu
     }
     let places = present.places();
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
-        job.row.add_snapshot(&job.summary, &present, &places);
+        job.add_snapshot(&present, &places);
     }
+    let cut = if jobs.len() > args.limit { Cut::More } else { cut };
+    jobs.truncate(args.limit);
     Ok(JobList { jobs, cut, next: present.next })
 }
 
 /// The newest jobs, and whether the list lacks some.
-async fn newest(
-    cluster: &Cluster,
-    args: &JobsArgs,
-    now: Time,
-    page: &mut Screenful,
-) -> anyhow::Result<(Vec<ListedJob>, Cut)> {
-    let (store, filter, limit) = (&cluster.store, &args.filter, args.limit);
+async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -> anyhow::Result<(Vec<JobRow>, Cut)> {
+    let (store, filter, limit, now) = (&cluster.store, &args.filter, args.limit, context.now());
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
     let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
     if has_ended || !matches!(among, Among::Stored) {
@@ -131,25 +108,21 @@ async fn newest(
         let is_wanted = |job: &JobSummary| has_ended || filter.wants_ended() || !job.state.is_ended();
         let takes = |job: &JobSummary| is_wanted(job) && filter.takes(job, now);
         let read = stored::newest(store, &among, since, bounds, takes).await?;
-        show::unreadable(&mut page.err, &read.unreadable)?;
+        show::unreadable(context.err, &read.unreadable)?;
         if read.looked > MOST_READ {
-            writeln!(page.err, "{} stored jobs were looked at", read.looked)?;
+            writeln!(context.err, "{} stored jobs were looked at", read.looked)?;
         }
-        let cut = match (read.jobs.len() > limit, read.more) {
-            (true, _) => Cut::More,
-            (false, true) => Cut::NotLooked,
-            (false, false) => Cut::Not,
-        };
-        return Ok((read.jobs.iter().map(ListedJob::of).collect(), cut));
+        let cut = if read.more { Cut::NotLooked } else { Cut::Not };
+        return Ok((read.jobs.iter().map(JobRow::of).collect(), cut));
     }
     if filter.wants_live() {
         let (waiting, placed) = (store.waiting_newest(limit.saturating_add(1)).await?, store.placed().await?);
-        show::unreadable(&mut page.err, &waiting.unreadable)?;
-        show::unreadable(&mut page.err, &placed.unreadable)?;
+        show::unreadable(context.err, &waiting.unreadable)?;
+        show::unreadable(context.err, &placed.unreadable)?;
         if waiting.end.is_some() {
             cut = Cut::More;
         }
-        jobs.extend(placed_last(waiting.jobs, placed.rows).into_iter().map(ListedJob::of_summary));
+        jobs.extend(placed_last(waiting.jobs, placed.rows).iter().map(JobRow::of_summary));
     }
     if filter.wants_ended() {
         let (ended, is_cut) = ended(store, filter, limit, now).await?;
@@ -162,7 +135,7 @@ async fn newest(
 }
 
 /// The jobs that ended last as the filter says, and whether some were not looked at.
-async fn ended(store: &Store, filter: &JobFilter, limit: usize, now: Time) -> Result<(Vec<ListedJob>, bool), DbError> {
+async fn ended(store: &Store, filter: &JobFilter, limit: usize, now: Time) -> Result<(Vec<JobRow>, bool), DbError> {
     let mut most = limit.saturating_add(1);
     loop {
         let ended = store.ended(&filter.ends(), filter.since(now), most).await?;
@@ -174,32 +147,17 @@ async fn ended(store: &Store, filter: &JobFilter, limit: usize, now: Time) -> Re
             continue;
         }
         let read = store.jobs_of(ids).await?;
-        return Ok((read.rows.iter().map(ListedJob::of).collect(), looked >= most));
+        return Ok((read.rows.iter().map(JobRow::of).collect(), looked >= most));
     }
 }
 
-impl ListedJob {
-    fn of(job: &Job) -> Self {
-        Self { row: JobRow::of(job), summary: job.summary.clone() }
-    }
-
-    fn of_summary(job: JobSummary) -> Self {
-        Self { row: JobRow::of_summary(&job), summary: job }
-    }
-}
-
-async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Screenful) -> anyhow::Result<()> {
-    let JobList { mut jobs, cut, next } = find(cluster, args, now, page).await?;
-    // With `--queue` and no filter, `find` has limited the waiting jobs, and running jobs come after them.
-    let is_limited = args.queue && args.filter.is_empty();
-    let cut = if jobs.len() > args.limit && !is_limited { Cut::More } else { cut };
-    if !is_limited {
-        jobs.truncate(args.limit);
-    }
+/// Lists the jobs.
+pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Exit> {
+    let JobList { jobs, cut, next } = find(context, args).await?;
     let waits = jobs.iter().any(|job| !job.summary.state.is_ended());
-    let next = if waits { next::for_list(next, &mut page.err)? } else { None };
+    let next = if waits { next::for_list(next, context.err)? } else { None };
     if args.json {
-        show::json(&mut page.out, &jobs.iter().map(|job| &job.row).collect::<Vec<_>>())?;
+        show::json(context.out, &without_nulls(json!(jobs)))?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all || args.usage) {
             (false, true) => "no stored job is like that",
@@ -207,43 +165,45 @@ async fn write_page(cluster: &Cluster, args: &JobsArgs, now: Time, page: &mut Sc
             (true, true) => "no jobs",
             (true, false) => "no jobs are queued or placed (--all shows those that have ended)",
         };
-        writeln!(page.out, "{none}")?;
-    } else if args.usage {
-        usage_table(&jobs).colours(page.colours).print(&mut page.out)?;
+        writeln!(context.out, "{none}")?;
     } else {
-        table(&jobs, now).colours(page.colours).print(&mut page.out)?;
+        let rows = if args.usage { usage_table(&jobs) } else { table(&jobs, context.now()) };
+        rows.colours(context.colours).print(context.out)?;
     }
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
-        writeln!(page.out, "{line}")?;
+        writeln!(context.out, "{line}")?;
     }
-    let limit = args.limit;
-    let note = match (cut, args.queue) {
-        (Cut::Not, _) => return Ok(()),
-        (Cut::More, true) => format!("more jobs wait behind the first {limit} of the queue: --limit N shows N of them"),
-        (Cut::More, false) => format!("the newest {limit} are shown, and there are more: --limit N shows N of them"),
-        (Cut::NotLooked, true) => format!("only the first {MOST_READ} waiting jobs were looked at"),
-        (Cut::NotLooked, false) => {
-            format!("there may be more: only the newest {MOST_READ} were looked at; --all looks at every stored job")
+    let (limit, first) = (args.limit, if args.queue { "first" } else { "newest" });
+    match (cut, args.queue) {
+        (Cut::Not, _) => {}
+        (Cut::More, _) => {
+            writeln!(context.err, "the {first} {limit} are shown, and there are more: --limit N shows N of them")?;
         }
-    };
-    Ok(writeln!(page.err, "{note}")?)
+        (Cut::NotLooked, true) => writeln!(context.err, "only the first {MOST_READ} waiting jobs were looked at")?,
+        (Cut::NotLooked, false) => writeln!(
+            context.err,
+            "there may be more: only the newest {MOST_READ} were looked at; --all looks at every stored job"
+        )?,
+    }
+    Ok(Exit::Done)
 }
 
-fn table(jobs: &[ListedJob], now: Time) -> Rows {
+fn table(jobs: &[JobRow], now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
-    let cells = |ListedJob { summary, row }: &ListedJob| {
-        let ended = has_ended.then(|| when_some(row.finished_at, now));
-        cells(summary, now).into_iter().chain(ended).chain([or_blank(row.why())])
+    let cells = |job: &JobRow| {
+        let ended = has_ended.then(|| when_some(job.finished_at, now));
+        cells(&job.summary, now).into_iter().chain(ended).chain([or_blank(job.why())])
     };
     Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-fn usage_table(jobs: &[ListedJob]) -> Rows {
-    let cells = |ListedJob { summary, row }: &ListedJob| {
-        let used = row.usage.map(|usage| Used { usage, needs: row.capacity }.cells()).unwrap_or_default();
-        let job = [short(row.job_id), or_blank(row.name.as_ref()), summary.state.to_string()];
+fn usage_table(jobs: &[JobRow]) -> Rows {
+    let cells = |JobRow { summary, .. }: &JobRow| {
+        let used = summary.tries.usage.map(|usage| Used { usage, needs: summary.needs.capacity() }.cells());
+        let used = used.unwrap_or_default();
+        let job = [short(summary.job_id), or_blank(summary.name.as_ref()), summary.state.to_string()];
         job.into_iter().chain(used)
     };
     let heads = ["JOB", "NAME", "STATE"].into_iter().chain(usage::HEADS);

@@ -5,20 +5,17 @@
 
 use crate::changes::change_intent;
 use crate::commands::amounts::{Moment, moment as moment_of};
-use crate::commands::watch::{self, Screenful};
-use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError};
-use crate::view::NodeRow;
+use crate::console::show::{self, Rows, moment, or_blank, when, when_some, without_nulls};
+use crate::console::{Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
-use crate::view::next::{self, NextRun};
+use crate::view::next;
 use crate::view::present::{COUNTED, Snapshot};
+use crate::view::{node_row, with};
 use clap::Args;
-use model::ids::JobId;
 use model::time::Time;
 use model::{Alloc, Intent, NodeRecord};
-use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::Write;
 
 #[derive(Args, Clone, Debug)]
 pub struct NodesArgs {
@@ -27,7 +24,7 @@ pub struct NodesArgs {
     all: bool,
     /// Show the list again and again, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
-    watch: bool,
+    pub(crate) watch: bool,
     /// Print JSON: every slot, also free ones
     #[arg(long)]
     json: bool,
@@ -62,30 +59,22 @@ pub struct DrainArgs {
     by: Option<Moment>,
 }
 
-/// Lists the nodes. With `--watch`, `pause` waits for the next look, and returns whether there is one.
-pub(crate) async fn list(
-    context: &mut Context<'_>,
-    args: &NodesArgs,
-    pause: impl AsyncFn() -> bool,
-) -> anyhow::Result<CommandOutcome> {
-    let cluster = context.cluster().await?;
-    let write = async |now: Time, page: &mut Screenful| write_page(&cluster, args, now, page).await;
-    if args.watch { watch::repeat(context, write, pause).await } else { watch::once(context, write).await }
-}
-
-async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut Screenful) -> anyhow::Result<()> {
-    let Screenful { out, err, colours } = page;
-    let present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
-    show::unreadable(err, &present.bad_nodes)?;
-    let names: BTreeMap<JobId, &str> =
-        present.jobs.iter().filter_map(|job| Some((job.job_id, job.name.as_deref()?))).collect();
-    let mut records = present.nodes;
+/// Lists the nodes.
+pub(crate) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow::Result<Exit> {
+    let (cluster, now) = (context.cluster().await?, context.now());
+    let mut present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), COUNTED, now).await?;
+    show::unreadable(context.err, &present.bad_nodes)?;
+    let mut records = std::mem::take(&mut present.nodes);
     records.sort_by_key(|r| r.slot);
-    let up = records.iter().any(|r| !r.is_cleaned());
-    let next = if up { next::for_list(present.next, err)? } else { None };
     if args.json {
-        let rows = records.iter().map(|record| NodeRow::of(record, next.as_ref(), &names));
-        return show::json(out, &rows.collect::<Vec<_>>());
+        let (names, next) = (present.names(), present.next.as_ref().ok());
+        let rows = records.iter().map(|record| node_row(record, next, &names));
+        show::json(context.out, &without_nulls(rows.collect()))?;
+    }
+    let up = records.iter().any(|r| !r.is_cleaned());
+    let next = if up { next::for_list(present.next, context.err)? } else { None };
+    if args.json {
+        return Ok(Exit::Done);
     }
     let free = records.iter().filter(|r| r.is_cleaned()).count();
     if !args.all {
@@ -94,27 +83,16 @@ async fn write_page(cluster: &Cluster, args: &NodesArgs, now: Time, page: &mut S
     let heads =
         ["SLOT", "STATE", "STATUS", "SIZE", "TYPE", "MARKET", "INSTANCE", "INTENT", "ALLOCS", "HEARD FROM"].into_iter();
     let cells = |record: &NodeRecord| {
-        cells(record, now).into_iter().chain([next_step(next.as_ref(), record).unwrap_or_default()])
+        cells(record, now).into_iter().chain([or_blank(next.as_ref().and_then(|n| n.of_slot(record.slot)))])
     };
     let rows = Rows::of(&heads.chain(["REASON", "NEXT"]).collect::<Vec<_>>(), records.iter().map(cells));
-    rows.colours(*colours).print(out)?;
+    rows.colours(context.colours).print(context.out)?;
     if !args.all && free > 0 {
-        writeln!(out, "{} not shown (--all)", show::several(free, "free slot"))?;
+        writeln!(context.out, "{} not shown (--all)", show::several(free, "free slot"))?;
     } else if records.is_empty() {
-        writeln!(out, "no nodes yet")?;
+        writeln!(context.out, "no nodes yet")?;
     }
-    Ok(())
-}
-
-#[derive(Serialize)]
-struct NodeWithRecord<'a> {
-    #[serde(flatten)]
-    row: NodeRow,
-    record: &'a NodeRecord,
-}
-
-fn next_step(next: Option<&NextRun>, record: &NodeRecord) -> Option<String> {
-    next?.of_slot(record.slot).map(str::to_owned)
+    Ok(Exit::Done)
 }
 
 fn cells(record: &NodeRecord, now: Time) -> [String; 11] {
@@ -142,11 +120,11 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let up = !record.is_cleaned();
     let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
     if args.json {
-        let row = NodeRow::of(&record, next.as_ref(), &BTreeMap::new());
-        return show::json(context.out, &NodeWithRecord { row, record: &record });
+        let row = with(node_row(&record, next.as_ref(), &BTreeMap::new()), json!({ "record": record }));
+        return show::json(context.out, &without_nulls(row));
     }
     let mut fields = fields(&record, now);
-    fields.field("next", next_step(next.as_ref(), &record));
+    fields.field("next", next.as_ref().and_then(|n| n.of_slot(slot)));
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {
@@ -205,7 +183,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
     rows
 }
 
-pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow::Result<Exit> {
     let now = context.now();
     let by = args.by.map(|by| by.after(now));
     if let Some(over) = by.filter(|by| *by < now) {
@@ -223,7 +201,7 @@ pub(crate) async fn intend(
     slots: &[String],
     intent: Intent,
     by: Option<Time>,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let (already, done) = match intent {
         Intent::Hold => ("is held already", "held: it stays up and takes no new work".to_owned()),
@@ -251,5 +229,5 @@ pub(crate) async fn intend(
             }
         }
     }
-    Ok(CommandOutcome::done_if(all))
+    Ok(Exit::done_if(all))
 }

@@ -4,10 +4,11 @@
 //! once. An unreadable line is named on standard error, and the other lines still get their answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
+use crate::commands::amounts::{Moment, moment};
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
 use crate::console::show::{self, Rows, counted};
-use crate::console::{CommandOutcome, Context, bounded};
+use crate::console::{Context, Exit, bounded};
 use crate::view::find::short;
 use crate::view::next::on_refusing;
 use anyhow::Context as _;
@@ -32,9 +33,9 @@ pub struct PlanArgs {
     /// Use this policy instead of the stored one
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Plan as if it were this time: milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    at: Option<Time>,
+    /// Plan as if it were then: a time such as 2026-11-21T10:00:00Z, a date, or after a length of time such as 2h
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    at: Option<Moment>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,14 +62,7 @@ impl Planner {
     }
 }
 
-fn moment(text: &str) -> Result<Time, String> {
-    let ms = text.parse::<i64>().ok();
-    let ms = ms.or_else(|| text.parse::<jiff::Timestamp>().ok().map(|t| t.as_millisecond()));
-    ms.map(Time::from_ms)
-        .ok_or_else(|| "it must be milliseconds since the epoch, or a date such as 2026-11-21T10:00:00Z".into())
-}
-
-pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Exit> {
     let policy = args.policy.as_deref().map(policy::read).transpose()?;
     match &args.state {
         None => live(context, args, policy).await,
@@ -80,9 +74,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
     }
 }
 
-async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<CommandOutcome> {
+async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.unwrap_or(now));
+    let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.map_or(now, |at| at.after(now)));
     let with = |seen: Observation| match policy {
         Some(policy) => Observation { policy, ..seen },
         None => seen,
@@ -105,7 +99,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     };
     if args.json {
         show::json(context.out, &answer)?;
-        return Ok(CommandOutcome::Done);
+        return Ok(Exit::Done);
     }
     if answer.actions.is_empty() {
         writeln!(context.out, "the next run would do nothing")?;
@@ -137,7 +131,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         let slots: Vec<String> = answer.surplus.iter().map(ToString::to_string).collect();
         writeln!(context.out, "not needed: slots {}", slots.join(", "))?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(Exit::Done)
 }
 
 fn states(
@@ -146,7 +140,7 @@ fn states(
     lines: &mut dyn BufRead,
     out: &mut dyn Write,
     err: &mut dyn Write,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let mut all = true;
     for number in 1u64.. {
         let line = bounded::line(lines, bounded::MOST_OF_MANY).context("the states cannot be read")?;
@@ -169,23 +163,11 @@ fn states(
             }
         }
     }
-    Ok(CommandOutcome::done_if(all))
+    Ok(Exit::done_if(all))
 }
 
 fn answer(args: &PlanArgs, policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {
     let state = serde_json::from_slice(line).context("the state is not one JSON object")?;
     let (seen, now) = Observation::from_state(&state, policy)?;
-    Ok(args.function.plan(&seen, args.at.unwrap_or(now)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_numbers_or_dates() {
-        assert_eq!(moment("1800000000000"), Ok(Time::from_ms(1_800_000_000_000)));
-        assert_eq!(moment("2027-01-15T08:00:00Z"), Ok(Time::from_ms(1_800_000_000_000)));
-        assert!(moment("yesterday").is_err());
-    }
+    Ok(args.function.plan(&seen, args.at.map_or(now, |at| at.after(now))))
 }

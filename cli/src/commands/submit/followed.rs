@@ -27,12 +27,8 @@ pub(in crate::commands) async fn of_options(
 
 /// Adds a job to the followed ones. If it is named twice, the stricter end counts.
 pub(in crate::commands) fn follow(after: &mut BTreeMap<JobId, AfterEnd>, id: JobId, end: AfterEnd) {
-    let strictest = |given: &mut AfterEnd| {
-        if end == AfterEnd::Success {
-            *given = end;
-        }
-    };
-    after.entry(id).and_modify(strictest).or_insert(end);
+    let strictest = after.entry(id).or_insert(end);
+    *strictest = (*strictest).min(end);
 }
 
 /// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.

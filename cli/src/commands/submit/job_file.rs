@@ -14,7 +14,7 @@ use super::job_line::{self, NamedAfter};
 use super::{followed, input};
 use crate::changes::operate::{accepting, retention};
 use crate::commands::submit::{self, SubmitArgs};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError, bounded, show};
+use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
 use crate::view::find::Finder;
 use anyhow::Context as _;
 use model::array::Array;
@@ -42,7 +42,7 @@ struct FileLine {
     after: NamedAfter,
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Exit> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let lines = input::open(&mut *context.input, file).with_context(|| format!("{shown} cannot be read"))?;
     let bytes = bounded::bytes(lines, &shown, bounded::MOST_OF_MANY)?;
@@ -322,7 +322,7 @@ impl JobFile<'_> {
     }
 
     /// Prints the ids of the earlier submission.
-    async fn given_again(&self, context: &mut Context<'_>, jobs: &[Job]) -> anyhow::Result<CommandOutcome> {
+    async fn given_again(&self, context: &mut Context<'_>, jobs: &[Job]) -> anyhow::Result<Exit> {
         let ids = jobs.iter().map(|job| job.summary.job_id);
         let mut stored = show::readable(context.err, self.cluster.store.jobs_of(ids).await?)?;
         stored.sort_by_key(|job| job.summary.job_id);
@@ -334,7 +334,7 @@ impl JobFile<'_> {
     }
 
     /// Prints which jobs are stored, and the lines of the others.
-    fn broken(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<CommandOutcome> {
+    fn broken(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Exit> {
         let numbers = |of: &BTreeSet<JobId>| {
             let those = self.lines.iter().zip(jobs).filter(|(_, job)| of.contains(&job.summary.job_id));
             ranges(those.map(|(line, _)| line.number))

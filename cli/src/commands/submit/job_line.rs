@@ -288,7 +288,7 @@ mod tests {
         let followed = fixtures::job(7).summary.job_id;
         let given = JobSpec { after: [(followed, AfterEnd::Any)].into(), ..spec.clone() };
         let job = Job::submit(fixtures::job(1).summary.job_id, given, at(0)).unwrap();
-        let shown = show::flat(&job).unwrap();
+        let shown = show::flat(json!(job));
         let (again, follows) = line(&shown.to_string()).unwrap();
         assert_eq!((again, follows), (spec, vec![(followed.to_string(), AfterEnd::Any)]));
         // A job that has run, with its allocs.
@@ -297,7 +297,7 @@ mod tests {
         (ran.reason, ran.finished_at, ran.expires_at) = (Some("why".into()), Some(at(9)), Some(9));
         ran.summary.done = [0].into();
         ran.work.image_digest = format!("sha256:{}", "0".repeat(64)).parse().ok();
-        let mut shown = show::flat(&ran).unwrap();
+        let mut shown = show::flat(json!(ran));
         shown["all_allocs"] = serde_json::json!([alloc]);
         shown["waits_because"] = "it runs".into();
         assert_eq!(line(&shown.to_string()).unwrap().0.name.as_deref(), Some("x"));

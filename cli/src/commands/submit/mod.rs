@@ -17,8 +17,10 @@ pub(crate) mod strict_json;
 
 use crate::changes::operate::accepting;
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
-use crate::commands::output::follow::{Follower, Verbosity};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError, show};
+use crate::commands::output::follow::{Follower, Verbosity, last_allocs};
+use crate::commands::output::logs::outputs;
+use crate::commands::output::output_printer::Route;
+use crate::console::{Cluster, Context, Exit, UsageError, show};
 use crate::view::find::Finder;
 use array_numbers::Numbers;
 use bulk::Written;
@@ -33,9 +35,12 @@ use model::ranges::Ranges;
 use model::rng::Rng;
 use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal};
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use std::path::PathBuf;
 
 const MOST_JOBS: u64 = 10_000;
+/// How many lines at the end of an output `--wait` prints.
+const LAST_LINES: usize = 100;
 
 /// A job, as options: what its members need, what they run, and how failures are treated. An option has the name of its field in
 /// [`JobSpec`] and, if people call it otherwise, a name for them.
@@ -263,7 +268,7 @@ fn named(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Exit> {
     let now = context.now();
     let token = Rng::real().bits() & u128::from(u64::MAX);
     let array = Array::new(now, u64::try_from(token).unwrap_or(0));
@@ -316,7 +321,7 @@ pub(in crate::commands) async fn write(
 
 pub(in crate::commands) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
     if args.json {
-        return show::json(context.out, &show::flat(jobs)?);
+        return show::json(context.out, &show::flat(json!(jobs)));
     }
     for job in jobs {
         writeln!(context.out, "{}", job.summary.job_id)?;
@@ -331,13 +336,13 @@ pub(in crate::commands) async fn submitted(
     cluster: &Cluster,
     args: &SubmitArgs,
     jobs: Vec<Job>,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     // With --wait, JSON shows the jobs as they ended.
     if !(args.wait && args.json) {
         print(context, args, &jobs)?;
     }
     if !args.wait {
-        return Ok(CommandOutcome::Done);
+        return Ok(Exit::Done);
     }
     let mut followed = Follower::new(cluster, jobs, if args.json { Verbosity::Nothing } else { Verbosity::All });
     followed.wait(context).await?;
@@ -346,8 +351,10 @@ pub(in crate::commands) async fn submitted(
         print(context, args, jobs)?;
     } else {
         for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
-            followed.output(context, job).await?;
+            let allocs = cluster.store.allocs_of(job).await?.rows;
+            outputs(context, cluster, job, &allocs, last_allocs(allocs.clone()), (Route::Together, Some(LAST_LINES)))
+                .await?;
         }
     }
-    Ok(CommandOutcome::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
+    Ok(Exit::done_if(jobs.iter().all(|job| job.summary.state == JobState::Complete)))
 }

@@ -3,16 +3,17 @@
 //! Guarantees: the exit code is that of the job's command if it has one. The job is cancelled only if the person says so. The
 //! standard output of the job goes to standard output, and its standard error to standard error, where this command also says how
 //! the job goes. A missing part of the output is an error.
-//! Does not: stream the output of a job of several members. The end of each member's output is printed when the job ends.
+//! Does not: stream the output of a job of several members. It is printed member by member when the job has ended.
 
 use super::input;
 use crate::changes::cancel;
 use crate::changes::operate::retention;
 use crate::commands::output::follow::{Follower, Verbosity, end_of, last_allocs};
+use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
-use crate::commands::output::output_stream::{OutputStream, POLL, Until, tail};
+use crate::commands::output::output_stream::{OutputStream, POLL, Until};
 use crate::commands::submit::{self, JobOptions};
-use crate::console::{Cluster, CommandOutcome, Context, UsageError, bounded, is_yes, show};
+use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_yes, show};
 use crate::view::find::short;
 use clap::Args;
 use model::ids::JobId;
@@ -90,7 +91,7 @@ fn read_lines(hear: UnboundedSender<Heard>) {
     });
 }
 
-pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<CommandOutcome> {
+pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Result<Exit> {
     if !args.stdin {
         input::refuse_unread()?;
     }
@@ -103,7 +104,7 @@ pub(in crate::commands) async fn run_with(
     context: &mut Context<'_>,
     args: &RunArgs,
     mut heard: UnboundedReceiver<Heard>,
-) -> anyhow::Result<CommandOutcome> {
+) -> anyhow::Result<Exit> {
     let now = context.now();
     let id = JobId::new(Rng::real().ulid(now));
     let job =
@@ -122,29 +123,36 @@ pub(in crate::commands) async fn run_with(
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {
-            return Ok(CommandOutcome::Code(INTERRUPTED));
+            return Ok(Exit::Code(INTERRUPTED));
         }
         // The reader of the output has closed the pipe. The job goes on.
         Err(e) if show::is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-            return Ok(CommandOutcome::Code(NO_CODE));
+            return Ok(Exit::Code(NO_CODE));
         }
     }
-    let Some(job) = followed.jobs.first() else { return Ok(CommandOutcome::Code(NO_CODE)) };
-    // The rest of the output. The job has ended, so Ctrl-C only ends this wait.
-    let has_one_member = job.summary.needs.nodes == 1;
-    while has_one_member && !rest_is_printed(context, &mut stream, job).await? {
-        let pause = tokio::time::timeout(POLL, heard.recv()).await;
-        if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
-            stream.leave();
-            break;
+    let Some(job) = followed.jobs.first() else { return Ok(Exit::Code(NO_CODE)) };
+    let printed = match rest(context, &cluster, job, &mut stream, &mut heard).await {
+        Err(e) if show::is_closed(&e) => return Err(e),
+        // The job has ended, and its exit code stays what it is.
+        Err(e) => {
+            writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&e))?;
+            stream.outcome()
         }
+        Ok(outcome) => outcome,
+    };
+    let state = job.summary.state;
+    if !args.quiet || state != JobState::Complete {
+        writeln!(context.err, "job {} {}", short(id), end_of(job))?;
     }
-    match ended(context, &cluster, job, args.quiet).await? {
-        CommandOutcome::Done => Ok(stream.outcome()),
-        outcome => Ok(outcome),
-    }
+    // The exit code is that of the member with which the job failed.
+    let code = job.cause().and_then(EndCause::exit_code);
+    Ok(match state {
+        JobState::Complete => printed,
+        JobState::Cancelled => Exit::Code(INTERRUPTED),
+        _ => Exit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
+    })
 }
 
 /// Waits for the end of the job. Returns `false` if the person left the wait.
@@ -183,7 +191,10 @@ async fn follow(
                 Heard::Line(answer) if is_asked => {
                     is_asked = false;
                     if is_yes(&answer) {
-                        _ = cancel(cluster, id, retention(cluster).await?, &context.clock).await?;
+                        let keep = retention(cluster).await?;
+                        for (_, cancelled) in cancel(cluster, &[id], keep, &context.clock).await {
+                            _ = cancelled?;
+                        }
                     } else {
                         writeln!(context.err, "job {} goes on", short(id))?;
                     }
@@ -195,50 +206,24 @@ async fn follow(
     Ok(true)
 }
 
-/// Prints more of the output of an ended job. Returns whether nothing is left that can be printed.
-async fn rest_is_printed(context: &mut Context<'_>, stream: &mut OutputStream<'_>, job: &Job) -> anyhow::Result<bool> {
-    match stream.poll(context, job).await {
-        Err(error) => rest_is_not_read(context, error).map(|()| true),
-        printed => printed,
-    }
-}
-
-/// Says that the rest of the output cannot be read. The job has ended, and its exit code stays what it is.
-fn rest_is_not_read(context: &mut Context<'_>, error: anyhow::Error) -> anyhow::Result<()> {
-    if show::is_closed(&error) {
-        return Err(error);
-    }
-    Ok(writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&error))?)
-}
-
-/// Prints the output of an ended job of several members, and says how the job ended.
-async fn ended(
+/// Prints the rest of the output of an ended job: of one member what has not come yet, of several all. Ctrl-C ends only this.
+async fn rest(
     context: &mut Context<'_>,
     cluster: &Cluster,
     job: &Job,
-    is_quiet: bool,
-) -> anyhow::Result<CommandOutcome> {
-    // The output of one member was printed while the job ran.
+    stream: &mut OutputStream<'_>,
+    heard: &mut UnboundedReceiver<Heard>,
+) -> anyhow::Result<Exit> {
     if job.summary.needs.nodes > 1 {
-        match cluster.store.allocs_of(job).await {
-            Ok(allocs) => {
-                for alloc in last_allocs(allocs.rows) {
-                    writeln!(context.err, "== member {} on slot {}", alloc.id().member, alloc.summary.slot)?;
-                    tail(context, &alloc)?;
-                }
-            }
-            Err(e) => rest_is_not_read(context, e.into())?,
+        let allocs = cluster.store.allocs_of(job).await?.rows;
+        return outputs(context, cluster, job, &allocs, last_allocs(allocs.clone()), (Route::Apart, None)).await;
+    }
+    while !stream.poll(context, job).await? {
+        let pause = tokio::time::timeout(POLL, heard.recv()).await;
+        if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
+            stream.leave();
+            break;
         }
     }
-    let state = job.summary.state;
-    if !is_quiet || state != JobState::Complete {
-        writeln!(context.err, "job {} {}", short(job.summary.job_id), end_of(job))?;
-    }
-    // The exit code is that of the member with which the job failed.
-    let code = job.cause().and_then(EndCause::exit_code);
-    Ok(match state {
-        JobState::Complete => CommandOutcome::Done,
-        JobState::Cancelled => CommandOutcome::Code(INTERRUPTED),
-        _ => CommandOutcome::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO_CODE)),
-    })
+    Ok(stream.outcome())
 }

@@ -73,7 +73,7 @@ async fn a_broken_submission_says_what_is_missing_and_the_same_file_completes_it
     assert!(said.error().contains("give the same file again to submit the rest"));
     let said = world.run_with(&["submit", "--file", "-"], &input).await;
     assert_eq!(said.err, "it was begun 0 s ago: only what is missing is written\n");
-    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
+    assert_eq!(said.result.unwrap(), Exit::Done);
     let all = ids(&said.out);
     assert_eq!((&all[..100], all.len(), count(&world, "jobs/").await), (&first[..], 120, 120));
 }

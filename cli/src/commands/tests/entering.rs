@@ -25,10 +25,7 @@ async fn exec_shows_the_command_line_that_reaches_the_alloc() {
     let begins = "aws ssm start-session --target i-0 --document-name AWS-StartInteractiveCommand --parameters '{";
     assert!(said.starts_with(begins) && said.contains("sudo /usr/local/bin/nodekeeper-agent enter "), "{said}");
     assert_eq!(changed, [] as [String; 0], "nothing was done");
-    world.cluster.reach.region = Some("eu-central-1".into());
-    world.cluster.reach.profile = Some("lab".into());
-    let said = world.run(&["shell", &job, "--print"]).await.done();
-    assert!(said.ends_with(" --region eu-central-1 --profile lab\n") && said.contains("exec bash"), "{said}");
+    assert!(world.run(&["shell", &job, "--print"]).await.done().contains("exec bash"));
     let machines = tempfile::tempdir().unwrap();
     world.cluster.reach.local = Some(machines.path().to_owned());
     let said = world.run(&print).await.error();

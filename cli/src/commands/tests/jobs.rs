@@ -15,7 +15,7 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
     let expected: Vec<String> = out.lines().map(|id| format!("jobs/{id}")).collect();
     assert_eq!((changed.len(), &changed), (3, &expected));
     let job = world.store().job(out.lines().next().unwrap().parse().unwrap()).await.unwrap().unwrap();
-    let row = crate::console::show::flat(&job).unwrap();
+    let row = crate::console::show::flat(serde_json::json!(job));
     for (name, value) in [
         ("state", serde_json::json!("queued")),
         ("name", "train".into()),
@@ -141,7 +141,7 @@ async fn submit_wait_ends_when_every_job_has_ended_and_says_how() {
     let task = ends(vec![Ending::exited(0)]);
     let jobs = world.run(&["submit", "--wait", "--json", "--", "true"]).await;
     task.await.unwrap();
-    assert_eq!(jobs.result.as_ref().unwrap(), &CommandOutcome::Done);
+    assert_eq!(jobs.result.as_ref().unwrap(), &Exit::Done);
     assert_eq!(jobs.json()[0]["state"], "complete");
 }
 
@@ -176,7 +176,7 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     let head = world.run(&["jobs", "--queue", "--limit", "1", "--json"]).await;
     let told = head.err.clone();
     assert_eq!(head.json()[0]["job_id"], id(1));
-    assert_eq!(told, "more jobs wait behind the first 1 of the queue: --limit N shows N of them\n");
+    assert_eq!(told, "the first 1 are shown, and there are more: --limit N shows N of them\n");
     assert_eq!(world.run(&["jobs", "--limit", "2"]).await.done().lines().count(), 3);
     assert_eq!(world.run(&["jobs", "--all", "--json"]).await.json()[1]["state"], "cancelled");
 }
@@ -221,7 +221,8 @@ async fn a_job_shows_its_allocs_and_their_ends() {
         row.contains("failed") && row.contains("15 min ago") && row.ends_with("30 s ago  3     exit code 3"),
         "{out}"
     );
-    assert!(out.trim_end().lines().last().unwrap().contains("  place  on slot 0 ("), "{out}");
+    let last = out.lines().last().unwrap();
+    assert!(last.contains("  place   alloc#") && last.contains("  on slot 0 ("), "{out}");
     let head = format!("== {} on slot 0 (failed, 30 s ago)\n== exit code 3\n", alloc.id());
     for id in [id(1), alloc.id().to_string()] {
         let said = world.run(&["logs", &id]).await;
@@ -231,11 +232,11 @@ async fn a_job_shows_its_allocs_and_their_ends() {
             "the output as it is, and alone"
         );
     }
-    let logs = world.run(&["logs", &id(1), "--json"]).await.json();
-    assert_eq!((&logs[0]["log_tail"], &logs[0]["exit_code"]), (&"one\ntwo".into(), &3.into()));
     assert!(world.run(&["logs", "x"]).await.error().contains("no stored job has the id or the name `x`"));
     assert!(world.run(&["job", &id(9)]).await.error().contains("nodekeeper jobs --all"));
-    assert_eq!(world.run(&["job", &id(1), "--json"]).await.json()["all_allocs"][0]["client"], "failed");
+    let alloc = &world.run(&["job", &id(1), "--json"]).await.json()["all_allocs"][0];
+    assert_eq!((&alloc["client"], &alloc["log_tail"]), (&"failed".into(), &"one\ntwo".into()));
+    assert_eq!((&alloc["exit_code"], &alloc["message"]), (&3.into(), &"exit code 3".into()));
     assert_eq!(job.summary.state, JobState::Placed);
 }
 
@@ -316,7 +317,7 @@ async fn commands_about_a_job_go_on_beside_an_alloc_that_cannot_be_read() {
     let id = job.summary.job_id.to_string();
     for line in [&["job", &id][..], &["logs", &id], &["node", "0"]] {
         let said = world.run(line).await;
-        assert_eq!(said.result.unwrap(), CommandOutcome::Done, "{line:?}");
+        assert_eq!(said.result.unwrap(), Exit::Done, "{line:?}");
         assert!(said.err.contains("not shown") && said.err.contains(&alloc.id().to_string()), "{line:?}: {}", said.err);
     }
     assert!(world.run(&["history", &id]).await.result.is_ok());

@@ -21,7 +21,7 @@ mod sizes;
 mod stored;
 
 use crate::command::{Command, run};
-use crate::console::{Cluster, CommandOutcome, Context, Reach, Screen, UsageError};
+use crate::console::{Cluster, Context, Exit, Reach, Screen, UsageError};
 use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
@@ -152,7 +152,7 @@ impl Db for Watched {
 /// The output and the result of a command.
 #[derive(Debug)]
 struct Said {
-    result: anyhow::Result<CommandOutcome>,
+    result: anyhow::Result<Exit>,
     out: String,
     err: String,
 }
@@ -160,12 +160,12 @@ struct Said {
 impl Said {
     fn done(self) -> String {
         assert_eq!(self.err, "");
-        assert_eq!(self.result.unwrap(), CommandOutcome::Done, "{}", self.out);
+        assert_eq!(self.result.unwrap(), Exit::Done, "{}", self.out);
         self.out
     }
 
     fn failed(self) -> (String, String) {
-        assert_eq!(self.result.unwrap(), CommandOutcome::Failed, "{}", self.out);
+        assert_eq!(self.result.unwrap(), Exit::Failed, "{}", self.out);
         (self.out, self.err)
     }
 

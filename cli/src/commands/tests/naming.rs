@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::commands::show::{jobs, nodes, status};
+use crate::commands::watch::repeat;
 use model::JobSpec;
 use model::ids::Ulid;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -154,7 +155,7 @@ async fn jobs_that_a_filter_describes_are_cancelled_after_a_yes() {
     }
     assert_eq!(world.rows().await, before);
     let said = world.run_with(&["cancel", "--name", "a*"], "y\n").await;
-    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
+    assert_eq!(said.result.unwrap(), Exit::Done);
     assert_eq!(said.out, format!("{a1} cancelled\n{a2} cancelled\n"), "in the order of the queue");
     let said = world.run(&["cancel", "--all", "--yes"]).await;
     assert!(said.out.ends_with("BBBBBBBBB cancelled\n") && said.out.lines().count() == 1, "{said:?}");
@@ -170,7 +171,7 @@ async fn a_thousand_jobs_are_cancelled_each_once() {
     let world = World::with_policy().await;
     let out = world.run(&["submit", "--count", "300", "--", "true"]).await.done();
     let said = world.run(&["cancel", "--state", "queued", "--yes"]).await;
-    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
+    assert_eq!(said.result.unwrap(), Exit::Done);
     let mut cancelled: Vec<&str> = said.out.lines().map(|line| line.strip_suffix(" cancelled").unwrap()).collect();
     let mut submitted: Vec<&str> = out.lines().collect();
     cancelled.sort_unstable();
@@ -231,9 +232,9 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
         err: &mut err,
     };
     let result = match parse(line).unwrap() {
-        Command::Jobs(args) => jobs::list(&mut context, &args, pause).await,
-        Command::Nodes(args) => nodes::list(&mut context, &args, pause).await,
-        Command::Status(args) => status::run(&mut context, &args, pause).await,
+        Command::Jobs(args) => repeat(&mut context, async |page| jobs::list(page, &args).await, pause).await,
+        Command::Nodes(args) => repeat(&mut context, async |page| nodes::list(page, &args).await, pause).await,
+        Command::Status(args) => repeat(&mut context, async |page| status::run(page, &args).await, pause).await,
         other => panic!("{other:?} is not watched"),
     };
     Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
@@ -267,5 +268,5 @@ async fn a_watch_survives_failed_looks_and_ends_after_many() {
     assert!(never.error().contains("nodekeeper init"));
     let said = said.await;
     assert_eq!(said.out.matches("looking again").count(), 2, "{}", said.out);
-    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
+    assert_eq!(said.result.unwrap(), Exit::Done);
 }

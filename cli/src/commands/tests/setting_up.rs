@@ -36,11 +36,7 @@ async fn commands_that_need_no_cluster_do_not_connect() {
             out: &mut Vec::new(),
             err: &mut Vec::new(),
         };
-        assert_eq!(
-            crate::command::run(parse(line).unwrap(), &mut context).await.unwrap(),
-            CommandOutcome::Done,
-            "{line:?}"
-        );
+        assert_eq!(crate::command::run(parse(line).unwrap(), &mut context).await.unwrap(), Exit::Done, "{line:?}");
     }
 }
 

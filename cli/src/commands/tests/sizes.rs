@@ -49,8 +49,7 @@ fn lines(text: &str) -> Vec<Vec<&str>> {
 async fn sizes_shows_what_a_policy_means_today() {
     let (dir, mut world) = (tempfile::tempdir().unwrap(), world(shop()).await);
     let policy = file(&dir, "p.toml", SEVERAL);
-    let stored = world.run(&["policy", "set", &policy]).await.done();
-    assert!(stored.contains("size any: 2 instance types, spot, from m7a.large at $0.0300 an hour"), "{stored}");
+    world.run(&["policy", "set", &policy]).await.done();
     // A type without a zone that has a subnet has no price here.
     let said = world.run(&["sizes"]).await.done();
     let shown = lines(&said);
@@ -108,7 +107,7 @@ async fn what_cannot_be_bought_or_asked_is_said() {
     let world = world(shop()).await;
     let none = file(&dir, "none.toml", &SEVERAL.replace("[\"m*\"]", "[\"x*\"]"));
     let said = world.run(&["sizes", "--file", &none]).await;
-    assert_eq!(said.result.as_ref().ok(), Some(&CommandOutcome::Failed), "{said:?}");
+    assert_eq!(said.result.as_ref().ok(), Some(&Exit::Failed), "{said:?}");
     assert!(said.err.contains("size any: no instance type has what it needs"), "{said:?}");
     let nowhere = file(&dir, "nowhere.toml", &SEVERAL.replace("subnet-1", "subnet-9"));
     let said = world.run(&["sizes", "--file", &nowhere]).await;
@@ -139,7 +138,7 @@ async fn subnets_of_one_zone_are_named_one_after_the_other() {
     let said = world.run(&["sizes", "--file", &policy]).await;
     let says = "zone b has subnet-1, subnet-2: EC2 takes one subnet of a zone in a launch call";
     assert!(said.err.lines().count() == 1 && said.err.starts_with(says), "{}", said.err);
-    assert_eq!(said.result.unwrap(), CommandOutcome::Done);
+    assert_eq!(said.result.unwrap(), Exit::Done);
     let stored = world.run(&["policy", "set", &policy]).await;
     assert!(stored.err.starts_with(says), "{}", stored.err);
     // `status` says nothing of it.

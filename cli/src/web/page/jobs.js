@@ -80,9 +80,9 @@ export const job = {
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
         ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],
-        ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env_names ? `${j.env_names.join(", ")} (values are not shown)` : null],
+        ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env ? `${Object.keys(j.env).join(", ")} (values are not shown)` : null],
         ["Time-out", j.timeout_s ? span(j.timeout_s * 1000) : null],
-        ["Used", used(j.usage, j)],
+        ["Used", used(j.tries?.usage, j)],
         ["Failed", several(j.failed_count, "time")], ["Lost", several(j.lost_count, "time")],
         ["Retries", j.rules.map(r => el("div", null, el("code", { class: "wrap" }, r.rule), ` used ${several(r.used, "time")}`))],
         ["Silent node", `waited for ${span(j.lost_after_s * 1000)}${j.replace ? ", with a copy meanwhile" : ""}`],

@@ -1,7 +1,7 @@
 // The list of nodes, and one slot with its lives.
 
 import { el } from "./dom.js";
-import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, now, past, sentence, span } from "./format.js";
+import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, past, sentence, span } from "./format.js";
 import { fold } from "./events.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
@@ -69,17 +69,10 @@ export const node = {
       el("section", null, el("h2", null, "Lives"), n.lives.length
         ? [legend(), el("ol", { class: "lives" }, n.lives.map(life))] : el("p", { class: "soft" }, "No event of the last 7 days is kept.")),
       el("section", null, el("h2", null, "Events"), el("p", { class: "soft" }, "The newest first."),
-        fold(n.events.map(e => ({ ...e, at: ulidTime(e.id), housekeeping: ["set_idle", "bind_instance", "mark_destroying", "forget_handle", "purge", "heartbeat"].includes(e.action) })), false)),
+        fold(n.events, false)),
     ];
   },
 };
 
 export const legend = () => el("ul", { class: "legend" }, ["working", "idle", "booting", "silent", "going"].map(phase =>
   el("li", null, el("span", { class: `swatch ${phase}`, "aria-hidden": "true" }), " ", phase)));
-
-// The time in a ULID.
-function ulidTime(id) {
-  const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-  const at = [...id.slice(0, 10)].reduce((sum, c) => sum * 32 + digits.indexOf(c), 0);
-  return Number.isFinite(at) && at > 0 ? at : now();
-}

@@ -56,7 +56,7 @@ export const overview = {
       api("jobs", { state: "placing,placed,regrouping", limit: FEW }),
       api("jobs", { state: "failed,rejected", limit: FEW }),
       api("events", { limit: 40 }),
-      api("past", { minutes: params.minutes ?? usual(seen) }),
+      api("history", { minutes: params.minutes ?? usual(seen) }),
     ]);
     const extra = seen.local ? await api("local") : null;
     return { running, bad, events, past, extra, seen };
