@@ -229,7 +229,7 @@ async fn an_alloc_that_cannot_be_ended_is_told_with_the_heartbeats_as_long_as_it
     node.with(|p| p.order(vec![order(0, "until test -e go; do sleep 0.05; done")]));
     node.start(&[]);
     node.running(0).await;
-    let told = |p: &mut crate::common::ControlPlane| p.beats.last().and_then(|beat| beat.unended.clone());
+    let told = |p: &mut crate::common::ControlPlane| p.beats.last().and_then(|beat| beat.health.unended.clone());
     // As its supervisor does when what it killed does not die.
     std::fs::write(node.alloc_dir(0).join("unended"), "").unwrap();
     let name = node.until("it is told", |n| n.with(told)).await;

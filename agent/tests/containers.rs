@@ -158,7 +158,7 @@ async fn a_node_without_containers_loses_a_job_with_an_image_and_is_fit_for_othe
         assert!(cause(&end).starts_with("this node runs no containers"), "{}", cause(&end));
     }
     assert_eq!(code(&node.end_of(2).await), Some(0));
-    assert!(node.with(|p| p.beats.iter().all(|beat| beat.refuses.is_none())));
+    assert!(node.with(|p| p.beats.iter().all(|beat| beat.health.refuses.is_none())));
 }
 
 #[tokio::test]

@@ -63,7 +63,11 @@ impl GpuNode {
     async fn says(&self, usable: u32) -> Option<String> {
         let said = |node: &TestNode| {
             node.with(|plane| {
-                plane.beats.last().filter(|beat| beat.gpus_usable == usable).map(|beat| beat.gpus_sick.clone())
+                plane
+                    .beats
+                    .last()
+                    .filter(|beat| beat.health.gpus_usable == usable)
+                    .map(|beat| beat.health.gpus_sick.clone())
             })
         };
         self.0.until("a heartbeat says so", said).await
@@ -76,7 +80,7 @@ async fn each_alloc_sees_its_own_gpus_and_one_without_sees_none() {
     node.start();
     let sick = "GPU-1 (A10G): the file says that it is sick".to_owned();
     assert_eq!(
-        node.0.until("it registers", |n| n.with(|p| p.beats.first().cloned())).await.gpus_sick,
+        node.0.until("it registers", |n| n.with(|p| p.beats.first().cloned())).await.health.gpus_sick,
         Some(sick.clone())
     );
     assert_eq!(node.says(3).await, Some(sick));
@@ -116,7 +120,7 @@ async fn gpus_that_the_driver_shows_late_are_found() {
         // In one step, because the agent reads it again and again.
         std::fs::write(bin.join("new"), shown).unwrap();
         std::fs::rename(bin.join("new"), bin.join("shown")).unwrap();
-        let says = |plane: &mut crate::common::ControlPlane| plane.beats.last().map(|beat| beat.gpus_usable);
+        let says = |plane: &mut crate::common::ControlPlane| plane.beats.last().map(|beat| beat.health.gpus_usable);
         node.until("a heartbeat tells it", |n| (n.with(says) == Some(usable)).then_some(())).await;
     }
 }

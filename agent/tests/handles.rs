@@ -38,7 +38,7 @@ async fn other_work_is_told_at_once() {
     node.with(|p| p.next_heartbeat_s = 3000.0);
     let flag = node.dir.path().join("busy");
     node.start(&["--busy-check", &format!("test -e {}", flag.display()), "--busy-check-every-s", "0.1"]);
-    let busy = |w: &TestNode| w.with(|p| p.beats.last().and_then(|b| b.busy));
+    let busy = |w: &TestNode| w.with(|p| p.beats.last().map(|b| b.health.busy));
     node.until("not busy", |w| (busy(w) == Some(false)).then_some(())).await;
     std::fs::write(&flag, "").unwrap();
     node.until("busy", |w| (busy(w) == Some(true)).then_some(())).await;

@@ -502,7 +502,7 @@ async fn a_node_whose_jobs_reach_the_metadata_takes_no_work_and_says_so() {
     node.with(|p| p.order(vec![order(0, "touch ran")]));
     node.start(&["--job-uids", &ids.jobs, "--imds-url", &url]);
     let beat = node.until("it is told", |n| n.with(|p| p.beats.first().cloned())).await;
-    let refuses = beat.refuses.unwrap();
+    let refuses = beat.health.refuses.unwrap();
     assert!(refuses.starts_with("jobs reach the instance metadata at 127.0.0.1"), "{refuses}");
     let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Lost);

@@ -93,7 +93,6 @@ impl Node {
             handle: handle.clone(),
             kind: HandleKind::Container,
             label: label.clone(),
-            parent: None,
             stays: None,
         };
         // The agent's digest differs for other handles. This one does for those of the benchmark.
@@ -104,7 +103,7 @@ impl Node {
             report_no: self.report_no,
             as_of: self.as_of,
             complete: self.handles.len() <= MAX_HANDLES,
-            digest: Some(format!("{first}{:x}", self.handles.len())),
+            digest: format!("{first}{:x}", self.handles.len()),
             handles: self.handles.iter().take(MAX_HANDLES).map(listed).collect(),
         }
     }

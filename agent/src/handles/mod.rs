@@ -92,7 +92,7 @@ impl HandleStore {
         let mut found = BTreeMap::new();
         let mut complete = true;
         let mut add = |handle: String, kind, label| {
-            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, parent: None, stays: None });
+            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, stays: None });
         };
         let results = [
             self.each_alloc(|name, label| add(name, HandleKind::Container, label)),

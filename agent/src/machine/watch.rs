@@ -32,8 +32,8 @@ pub async fn interruption(state: &SharedNode, imds: Option<Imds>) {
 pub async fn other_work(state: &SharedNode, command: Option<&str>, interval: Duration) {
     let Some(command) = command else { return std::future::pending().await };
     loop {
-        let busy = Some(busy::check(command).await);
-        if state.read(|n| n.busy) != busy && state.update_or_log(|n| n.busy = busy).await.is_some() {
+        let busy = busy::check(command).await;
+        if state.read(|n| n.health.busy) != busy && state.update_or_log(|n| n.health.busy = busy).await.is_some() {
             state.heartbeat_now.notify_one();
         }
         sleep(interval).await;

@@ -49,7 +49,7 @@ impl HandleRound {
 
     /// The report of this number.
     pub(crate) fn report(&self, incarnation: String, report_no: u64) -> HandleReport {
-        let (as_of, digest, all) = (self.as_of, Some(self.digest.clone()), self.handles.len());
+        let (as_of, digest, all) = (self.as_of, self.digest.clone(), self.handles.len());
         let first = report_no.wrapping_mul(MAX_HANDLES as u64).checked_rem(all as u64).filter(|_| all > MAX_HANDLES);
         let from = self.handles.iter().cycle().skip(first.map_or(0, |first| first as usize));
         let handles = from.take(all.min(MAX_HANDLES)).cloned().collect();
@@ -82,7 +82,6 @@ mod tests {
             handle: format!("h{n:05}"),
             kind: HandleKind::Container,
             label: Some("node".into()),
-            parent: None,
             stays: None,
         };
         HandleList { handles: names.into_iter().map(handle).collect(), complete: true }
@@ -111,7 +110,7 @@ mod tests {
             destroy: vec![],
             more: false,
             conflicts: vec![],
-            braked: false,
+            refused: false,
             next_report_s: 30.0,
             left: 0,
             settled: settled.map(str::to_owned),

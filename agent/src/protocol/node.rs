@@ -12,10 +12,9 @@ use model::ids::AllocId;
 use model::image::ImageDigest;
 use model::output::Switches;
 use model::time::Time;
-use model::wire::ServiceReach;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport,
-    HandleReportAnswer, Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES,
+    HandleReportAnswer, Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, NodeHealth,
 };
 use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, Usage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,8 +94,8 @@ pub struct Identity {
 pub struct Node {
     pub identity: Identity,
     pub durable: Durable,
-    /// Whether other work than allocs keeps the node busy; absent without a busy check.
-    pub busy: Option<bool>,
+    /// What the heartbeats say of the node, besides what it refuses and its GPUs.
+    pub health: NodeHealth,
     /// When EC2 will interrupt the instance; `None` if EC2 has announced no interruption.
     pub interrupt_at: Option<Time>,
     /// What the operator wants of the node, by the last answer.
@@ -109,7 +108,6 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     /// The running allocs that cannot be ended.
     pub unended: BTreeSet<AllocId>,
-    pub reach: ServiceReach,
     /// The handles as the control plane last settled them; `None` if a report is due.
     settled_handles: Option<SettledHandles>,
     /// How often a report was made due although the handles had not changed.
@@ -130,11 +128,11 @@ pub struct Node {
 
 impl Node {
     /// A node that starts from the state on disk. Its first report is a complete one.
-    pub const fn new(identity: Identity, durable: Durable) -> Self {
+    pub fn new(identity: Identity, durable: Durable) -> Self {
         Self {
             identity,
             durable,
-            busy: None,
+            health: NodeHealth::default(),
             interrupt_at: None,
             intent: Intent::Run,
             is_ready: false,
@@ -142,7 +140,6 @@ impl Node {
             refuses: Refusals { metadata: None, starts: None },
             gpus: Vec::new(),
             unended: BTreeSet::new(),
-            reach: ServiceReach { fails: None, reaches: None },
             settled_handles: None,
             handle_turn: 0,
             observed: BTreeMap::new(),
@@ -164,14 +161,15 @@ impl Node {
             incarnation: self.durable.incarnation.clone(),
             // Some orders of the last list could not be read: an older number makes the control plane send the list again.
             as_of: self.durable.as_of.saturating_sub(u64::from(!self.durable.unreadable.is_empty())),
-            busy: self.busy,
             address: self.identity.address.clone(),
             interrupt_at: self.interrupt_at,
-            refuses: self.refuses.reason().map(str::to_owned),
-            gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
-            gpus_sick: sick(&self.gpus),
-            unended: (!unended.is_empty()).then(|| unended.join(", ")),
-            reach: self.reach.clone(),
+            health: NodeHealth {
+                refuses: self.refuses.reason().map(str::to_owned),
+                gpus_usable: u32::try_from(self.gpus.iter().filter(|gpu| gpu.is_usable()).count()).unwrap_or(u32::MAX),
+                gpus_sick: sick(&self.gpus),
+                unended: (!unended.is_empty()).then(|| unended.join(", ")),
+                ..self.health.clone()
+            },
             uptime_ms,
             handles: self.settled_handles.as_ref().map(|settled| settled.text.clone()),
             asks: uptime_ms.zip(self.ask_until_ms).is_some_and(|(uptime, until)| uptime < until),

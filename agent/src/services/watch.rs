@@ -6,7 +6,6 @@
 use super::{LastCall, Services};
 use crate::contact::client::NodeClock;
 use crate::contact::shared_node::SharedNode;
-use model::wire::ServiceReach;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -42,23 +41,26 @@ struct ServiceHealth {
 pub async fn watch(state: &SharedNode, services: &Services, clock: NodeClock) {
     let mut healths = BTreeMap::new();
     loop {
-        let reach = reach_now(services, &mut healths, SystemTime::from(clock())).await;
-        let before = state.read(|node| node.reach.clone());
-        if reach != before {
-            let is_urgent = reach.fails != before.fails;
-            if state.update_or_log(|node| node.reach = reach).await.is_some() && is_urgent {
-                state.heartbeat_now.notify_one();
-            }
+        let (fails, reaches) = reach_now(services, &mut healths, SystemTime::from(clock())).await;
+        let (failed, reached) = state.read(|node| (node.health.fails.clone(), node.health.reaches.clone()));
+        let is_urgent = fails != failed;
+        let is_news = is_urgent || reaches != reached;
+        if is_news
+            && state.update_or_log(|node| (node.health.fails, node.health.reaches) = (fails, reaches)).await.is_some()
+            && is_urgent
+        {
+            state.heartbeat_now.notify_one();
         }
         sleep(READ_EVERY).await;
     }
 }
 
+/// Which service the node cannot reach, and which it has reached lately, as `NodeHealth` has it.
 async fn reach_now(
     services: &Services,
     healths: &mut BTreeMap<String, ServiceHealth>,
     now: SystemTime,
-) -> ServiceReach {
+) -> (Option<String>, Option<String>) {
     let (mut fails, mut reaches, mut seen) = (None, BTreeSet::new(), BTreeSet::new());
     for (file, age, LastCall { service, address, why }) in services.read(now) {
         let (at, is_reached) = (Instant::now(), why.is_none());
@@ -85,7 +87,7 @@ async fn reach_now(
     }
     healths.retain(|service, _| seen.contains(service));
     let reaches = reaches.into_iter().collect::<Vec<_>>().join(",");
-    ServiceReach { fails, reaches: Some(reaches).filter(|text| !text.is_empty()) }
+    (fails, Some(reaches).filter(|text| !text.is_empty()))
 }
 
 async fn can_connect(address: &str) -> bool {
@@ -121,8 +123,7 @@ mod tests {
                 let file = fs::File::options().write(true).open(file.unwrap().path()).unwrap();
                 file.set_modified(now - Duration::from_secs(age)).unwrap();
             }
-            let ServiceReach { fails, reaches } = reach_now(&self.services, &mut self.healths, now).await;
-            (fails, reaches)
+            reach_now(&self.services, &mut self.healths, now).await
         }
     }
 

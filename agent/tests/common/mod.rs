@@ -182,7 +182,7 @@ impl ControlPlane {
         let destroy: Vec<String> = self.destroy.iter().filter(listed).take(2).cloned().collect();
         self.handle_reports.push(report);
         Some(json!({
-            "seq": self.seq, "destroy": destroy, "more": false, "conflicts": [], "braked": false, "next_report_s": 0.5,
+            "seq": self.seq, "destroy": destroy, "more": false, "conflicts": [], "refused": false, "next_report_s": 0.5,
         }))
     }
 }

@@ -27,20 +27,13 @@ pub(crate) struct NextRun {
 
 impl NextRun {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Self::of_lists(Lists::read(store, cloud, Audience::Person, now).await?, store, cloud, now).await
+        Self::of_lists(Lists::read(store, cloud, Audience::Person, now).await?, store, now).await
     }
 
-    /// Plans with these lists. The plan is checked against the tables, as a run would check it.
-    pub(crate) async fn of_lists(
-        lists: Lists,
-        store: &Store,
-        cloud: &dyn Cloud,
-        now: Time,
-    ) -> Result<Self, ObserveError> {
+    /// Plans with these lists.
+    pub(crate) async fn of_lists(lists: Lists, store: &Store, now: Time) -> Result<Self, ObserveError> {
         let seen = lists.observed(store).await?;
-        let plan = poll_and_scale::plan(&seen, now);
-        let plan = poll_and_scale::act::confirm(store, cloud, &seen, plan, now).await?;
-        let mut next = Self::of(plan);
+        let mut next = Self::of(poll_and_scale::plan(&seen, now));
         for (job, why) in on_refusing(&seen.nodes, &seen.allocs) {
             next.jobs.entry(job).or_insert(why);
         }

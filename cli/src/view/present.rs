@@ -40,7 +40,7 @@ impl Snapshot {
                     Some(queue) => queue,
                     None => store.queue_listed(most).await?,
                 };
-                (control, nodes, queue, NextRun::of_lists(lists, store, cloud, now).await)
+                (control, nodes, queue, NextRun::of_lists(lists, store, now).await)
             }
             Err(error) => {
                 let (control, nodes) = (store.control().await?, store.nodes_listed(1).await?);

@@ -121,7 +121,7 @@ pub(crate) fn node_row(record: &NodeRecord, next: Option<&NextRun>, names: &BTre
         "market": offering.map(|o| o.market), "price_per_hour": offering.map(|o| o.price_per_hour),
         "instance_id": life.and_then(|l| l.instance_id.as_ref()), "intent": life.map(|l| l.intent),
         "assigned_at": life.map(|l| l.assigned_at), "heard_at": contact.map(|c| c.last_ping_at),
-        "gpus": gpus, "gpus_usable": gpus.map(|_| record.usable_gpus()), "busy": contact.is_some_and(|c| c.busy),
+        "gpus": gpus, "gpus_usable": gpus.map(|_| record.usable_gpus()), "busy": contact.is_some_and(|c| c.health.busy),
         "reason": record.why(), "next": next.and_then(|n| n.of_slot(record.slot)),
         "allocs": allocs.clone().count(), "work": allocs.take(NAMED).map(named).collect::<Vec<_>>(),
     })

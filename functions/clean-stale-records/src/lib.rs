@@ -59,10 +59,6 @@ impl Controller for Cleaning<'_> {
         Observation::read_for_cleaning(self.store, self.cloud, || clock.now()).await
     }
 
-    async fn confirm(&self, seen: &Observation, plan: CleaningPlan, now: Time) -> Result<CleaningPlan, ObserveError> {
-        act::confirm(self.store, self.cloud, seen, plan, now).await
-    }
-
     async fn act(&self, run: Run<'_>, plan: &CleaningPlan) -> Vec<ActionAnswer> {
         act::act(run, self.cloud, plan).await
     }

@@ -15,9 +15,10 @@ use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
 use model::{Alloc, ClientStatus, Desired, NodeRecord};
 use runtime::env::FunctionNeeds;
-use runtime::http::{HttpError, NodeCredentials, Request, answer, internal, standing, too_often, wrong_incarnation};
+use runtime::http::{
+    Admitted, HttpError, NodeAdmission, NodeCredentials, answer, internal, policy_now, standing, wrong_incarnation,
+};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
-use runtime::rate::RateLimit;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,36 +44,25 @@ const LONGEST: Span = Span::from_s(3600);
 /// The longest time limit that counts, in seconds: ten years.
 const LONGEST_RUN_S: i64 = 3653 * 86_400;
 
-/// The function. Between requests it keeps only how often nodes called.
 #[derive(Debug)]
 pub struct Grants {
     store: Store,
     sts: Arc<dyn Sts>,
-    credentials: NodeCredentials,
-    cluster: ClusterName,
-    rate: RateLimit,
+    admission: NodeAdmission,
 }
 
 impl Grants {
     pub fn new(store: Store, sts: Arc<dyn Sts>, credentials: NodeCredentials, cluster: ClusterName) -> Self {
-        Self { store, sts, credentials, cluster, rate: RateLimit::default() }
+        Self { store, sts, admission: NodeAdmission::new(GRANT_CREDENTIALS.routes, credentials, cluster) }
     }
 
     /// Answers one event. Every event gets an HTTP answer.
     pub async fn handle(&self, event: &Value, now: Time) -> Value {
-        let Some(request) = Request::from_event(event) else {
-            let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/credentials";
-            return answer::<Value>(Err(HttpError::new(ErrorCode::BadRequest, message)));
-        };
-        answer(self.route(&request, now).await)
+        answer(self.grant(event, now).await)
     }
 
-    async fn route(&self, request: &Request, now: Time) -> Result<JobCredentials, HttpError> {
-        let (node_id, _) = request.route(GRANT_CREDENTIALS.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id)?;
-        if !self.rate.allows(node_id, now) {
-            return Err(too_often(node_id));
-        }
+    async fn grant(&self, event: &Value, now: Time) -> Result<JobCredentials, HttpError> {
+        let Admitted { node_id, proven, request, .. } = self.admission.admit(event, now)?;
         let asked: CredentialsRequest = request.body()?;
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let record = standing(record, node_id, &proven)?;
@@ -86,8 +76,7 @@ impl Grants {
         if job.is_none_or(|job| job.summary.state.is_ended()) {
             return Err(denied(format!("the job of {} has ended", asked.alloc_id)));
         }
-        let control = self.store.ingest_control().await.map_err(internal)?;
-        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, _) = policy_now(&self.store).await?;
         let assume = self.request(&policy, asked.alloc_id, role)?;
         let lasts = lasts(alloc.as_ref(), now);
         let given = self.sts.assume(&assume, lasts, now).await.map_err(|e| refused(&assume.role_arn, &e))?;
@@ -103,7 +92,7 @@ impl Grants {
             role_arn: arn.to_owned(),
             session: alloc_id.to_string(),
             tags: vec![
-                ("nodekeeper:cluster".to_owned(), self.cluster.to_string()),
+                ("nodekeeper:cluster".to_owned(), self.admission.cluster().to_string()),
                 ("nodekeeper:job".to_owned(), alloc_id.job_id.to_string()),
             ],
         })

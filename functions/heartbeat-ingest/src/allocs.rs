@@ -6,14 +6,14 @@
 //! Does not: place or stop allocs; poll-and-scale does.
 
 use crate::orders::NodeOrders;
-use crate::{Ingest, RACES, internal, unwritten};
+use crate::{Ingest, RACES};
 use model::events::{Event, Subject};
 use model::ids::{AllocId, NodeId};
 use model::reason::Reason;
 use model::time::Time;
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
 use model::{ActionName, Alloc, ClientStatus, Contact, Ending, NodeRecord, NodeStatus, ReportOutcome};
-use runtime::http::{Claim, HttpError, Proven, reporting, standing};
+use runtime::http::{Claim, HttpError, Proven, internal, reporting, standing, unwritten};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Retention};
 use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
@@ -61,7 +61,6 @@ impl Ingest {
         node_id: NodeId,
         proven: &Proven,
         report: &AllocReport,
-        bad: &BTreeSet<AllocId>,
         now: Time,
     ) -> Result<AllocReportAnswer, HttpError> {
         if report.allocs.len() > MAX_ALLOCS {
@@ -86,12 +85,10 @@ impl Ingest {
         let mut applying =
             AllocReporting { ingest: self, proven, report, node_id, record, keep, now, accepted, refused, untaken };
         applying.presence(&report.allocs).await?;
-        let reason = "its update is not the documented JSON";
-        applying.refused.extend(bad.iter().map(|id| RefusedUpdate { alloc_id: *id, reason: reason.into() }));
         let ended: BTreeSet<_> = report.allocs.iter().filter(|u| u.client.is_final()).map(|u| u.alloc_id).collect();
         let mut has_room = applying.accepted.iter().any(|id| ended.contains(id));
         if report.complete {
-            applying.absence(report, bad).await?;
+            applying.absence(report).await?;
             if applying.pass_gate(report).await? {
                 has_room = true;
                 let reason = Reason::ReportTaken {}.to_string();
@@ -200,7 +197,8 @@ impl AllocReporting<'_> {
 
     async fn end(&mut self, alloc: &Alloc, ending: &Ending) -> Result<(), WriteError> {
         let record = Some(&self.record);
-        let after = transactions::end_alloc(&self.ingest.store, record, alloc, ending, self.keep, self.now).await?;
+        let after =
+            transactions::end_alloc(&self.ingest.store, record, alloc, ending, &[], self.keep, self.now).await?;
         if let Some(record) = after {
             self.record = record;
         }
@@ -214,8 +212,8 @@ impl AllocReporting<'_> {
     }
 
     /// Ends as lost the live allocs that a complete report does not list, if the report is new enough to know of them.
-    async fn absence(&mut self, report: &AllocReport, bad: &BTreeSet<AllocId>) -> Result<(), HttpError> {
-        let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).chain(bad.iter().copied()).collect();
+    async fn absence(&mut self, report: &AllocReport) -> Result<(), HttpError> {
+        let listed: BTreeSet<AllocId> = report.allocs.iter().map(|u| u.alloc_id).collect();
         let live = self.record.life().map(|l| l.allocs.clone()).unwrap_or_default();
         for id in live.iter().filter(|id| !listed.contains(id)) {
             if let Some(why) = self.absent(report, *id).await? {

@@ -4,12 +4,12 @@
 //! record of the batch can name the instance any more.
 //! Does not: bind; poll-and-scale does, when EC2 answers the launch or lists the instance.
 
-use crate::{Ingest, internal};
+use crate::Ingest;
 use model::batch::Batch;
 use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
 use model::{NodeRecord, NodeState};
-use runtime::http::{HttpError, Proven};
+use runtime::http::{HttpError, Proven, internal};
 
 impl Ingest {
     pub(crate) async fn binding(

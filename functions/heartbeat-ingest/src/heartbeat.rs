@@ -5,13 +5,13 @@
 //! Does not: look at allocs, except to send the node its orders.
 
 use crate::orders::NodeOrders;
-use crate::{Beat, Ingest, RACES, internal, unwritten};
+use crate::{Beat, Ingest, RACES};
 use model::ids::NodeId;
 use model::names::{is_host, is_id};
 use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, NodeRecord, NodeStatus};
-use runtime::http::{HttpError, Proven, standing, wrong_incarnation};
+use runtime::http::{HttpError, Proven, internal, standing, unwritten, wrong_incarnation};
 use store::{Pulse, WriteError, transactions, unless_raced};
 
 impl Ingest {
@@ -29,10 +29,7 @@ impl Ingest {
         }
         let cached = self.cached_policy(now).await?;
         let beat = self.beat(&cached, now);
-        let short = |text: &Option<String>| text.as_deref().map(model::short_reason);
-        let (refuses, gpus_sick) = (short(&heartbeat.refuses), short(&heartbeat.gpus_sick));
-        let (unended, reach) = (short(&heartbeat.unended), heartbeat.reach.clipped());
-        let heartbeat = &Heartbeat { refuses, gpus_sick, unended, reach, ..heartbeat.clone() };
+        let heartbeat = &Heartbeat { health: heartbeat.health.clone().clipped(), ..heartbeat.clone() };
         if heartbeat.asks
             && let Some(record) = self.record_for_ask(node_id, proven, heartbeat, &beat).await?
         {
@@ -116,15 +113,9 @@ impl Ingest {
             return Err(wrong_incarnation("the incarnation or boot is not the current one"));
         };
         let lease_is_over = matches!(record.status(), Some(NodeStatus::Disconnected | NodeStatus::Down));
-        let says_the_same = contact.busy == heartbeat.is_busy()
-            && contact.refuses == heartbeat.refuses
-            && contact.gpus_usable == heartbeat.gpus_usable
-            && contact.gpus_sick == heartbeat.gpus_sick
-            && contact.unended == heartbeat.unended
-            && contact.reach == heartbeat.reach;
         // If the record has an impossible time, no pulse is newer. Then the whole record is written.
         let is_possible = contact.uptime_ms.is_none_or(|uptime| uptime <= model::LONGEST_UPTIME_MS);
-        if is_possible && !lease_is_over && says_the_same {
+        if is_possible && !lease_is_over && contact.health == heartbeat.health {
             return Ok(None);
         }
         record.heartbeat(heartbeat, lease_expires_at, now).map(Some).map_err(impossible)
@@ -191,7 +182,7 @@ fn is_of(settled: &str, seq: u64) -> bool {
 }
 
 /// Whether the record already has a newer heartbeat of the same boot. A heartbeat that the network delivers minutes late
-/// must neither renew the lease nor replace `busy`, `refuses` or the incarnation.
+/// must neither renew the lease nor replace the node's health or the incarnation.
 fn is_late(record: &NodeRecord, heartbeat: &Heartbeat) -> bool {
     let contact = record.contact().filter(|c| c.boot_id == heartbeat.boot_id);
     let newest = contact.and_then(|c| c.uptime_ms).filter(|newest| *newest <= model::LONGEST_UPTIME_MS);

@@ -13,18 +13,15 @@ mod orders;
 use model::control::{ControlKey, IngestSummary};
 use model::events::{Event, Subject};
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
-use model::ids::{AllocId, ClusterName, Slot};
+use model::ids::{ClusterName, Slot};
 use model::policy::{LONGEST_JITTER, Policy};
 use model::time::{Span, Time};
-use model::wire::{AllocReport, AllocUpdate, ErrorCode};
 use model::{ActionName, Contact, Life};
 use runtime::env::FunctionNeeds;
-use runtime::http::{HttpError, NodeCredentials, Request, answer, internal, report_of, too_often};
+use runtime::http::{Admitted, HttpError, NodeAdmission, NodeCredentials, answer, policy_now};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
-use runtime::rate::RateLimit;
 use runtime::watchdog;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Store, WriteError};
@@ -50,13 +47,11 @@ pub(crate) const RACES: u32 = 4;
 #[derive(Debug)]
 pub struct Ingest {
     store: Store,
-    credentials: NodeCredentials,
-    cluster: ClusterName,
+    admission: NodeAdmission,
     /// The base URL of grant-credentials, if the cluster has it.
     pub(crate) grant_url: Option<String>,
     cached: Mutex<Option<(Time, Arc<CachedPolicy>)>>,
     summary: Mutex<(Option<Time>, u64)>,
-    rate: RateLimit,
 }
 
 /// The cached policy, and the size of the fleet.
@@ -131,8 +126,8 @@ impl Beat<'_> {
 
 impl Ingest {
     pub fn new(store: Store, credentials: NodeCredentials, cluster: ClusterName) -> Self {
-        let (cached, summary) = (Mutex::new(None), Mutex::new((None, 0)));
-        Self { store, credentials, cluster, grant_url: None, cached, summary, rate: RateLimit::default() }
+        let admission = NodeAdmission::new(HEARTBEAT_INGEST.routes, credentials, cluster);
+        Self { store, admission, grant_url: None, cached: Mutex::new(None), summary: Mutex::new((None, 0)) }
     }
 
     /// Adds the base URL of grant-credentials, for the orders of jobs with a role.
@@ -143,30 +138,19 @@ impl Ingest {
 
     /// Answers one event. Every event gets an HTTP answer.
     pub async fn handle(&self, event: &Value, now: Time) -> Value {
-        let Some(request) = Request::from_event(event) else {
-            let message = "this function answers HTTP requests of nodes: POST /v1/nodes/{node_id}/heartbeat";
-            return answer::<Value>(Err(HttpError::new(ErrorCode::BadRequest, message)));
-        };
-        answer(self.route(&request, now).await)
+        answer(self.answer_of(event, now).await)
     }
 
-    async fn route(&self, request: &Request, now: Time) -> Result<Value, HttpError> {
-        let (node_id, what) = request.route(HEARTBEAT_INGEST.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id)?;
-        if !self.rate.allows(node_id, now) {
-            return Err(too_often(node_id));
-        }
-        let answer = if what == "heartbeat" {
+    async fn answer_of(&self, event: &Value, now: Time) -> Result<Value, HttpError> {
+        let Admitted { node_id, route, proven, request } = self.admission.admit(event, now)?;
+        let answer = if route == "heartbeat" {
             let answer = self.heartbeat(node_id, &proven, &request.body()?, now).await?;
             self.count(now).await;
             serde_json::to_value(answer)
-        } else if what == "binding" {
+        } else if route == "binding" {
             serde_json::to_value(self.binding(node_id, &proven, &request.body()?).await?)
         } else {
-            let (report, bad) = report_of::<AllocReport, AllocUpdate>(request, "allocs")?;
-            let bad: BTreeSet<AllocId> =
-                bad.iter().filter_map(|update| update.get("alloc_id")?.as_str()?.parse().ok()).collect();
-            serde_json::to_value(self.report(node_id, &proven, &report, &bad, now).await?)
+            serde_json::to_value(self.report(node_id, &proven, &request.body()?, now).await?)
         };
         Ok(answer.unwrap_or_default())
     }
@@ -177,8 +161,7 @@ impl Ingest {
         {
             return Ok(Arc::clone(cached));
         }
-        let control = self.store.ingest_control().await.map_err(internal)?;
-        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, control) = policy_now(&self.store).await?;
         let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
         let cached = Arc::new(CachedPolicy { policy, in_use });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&cached)));
@@ -234,14 +217,6 @@ impl Ingest {
 
     pub(crate) async fn record_event(&self, slot: Slot, action: ActionName, reason: &str, keep: Span, now: Time) {
         self.store.record_event(&Event::new(&Subject::Slot(slot), action, reason, now, keep, self.store.rng())).await;
-    }
-}
-
-/// The refusal after a write that lost too many races, or failed.
-pub(crate) fn unwritten(error: WriteError) -> HttpError {
-    match error {
-        WriteError::Db(e) => internal(e),
-        _ => HttpError::new(ErrorCode::Busy, "someone else changed the same rows: try again"),
     }
 }
 

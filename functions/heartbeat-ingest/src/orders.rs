@@ -5,12 +5,12 @@
 //! the oldest first. A member of a job gets its order only when all members are placed.
 //! Does not: change anything.
 
-use crate::{Ingest, internal};
+use crate::Ingest;
 use model::ids::{AllocId, JobId};
 use model::names::is_host;
 use model::wire::{AllocOrder, AllocStatus};
 use model::{Alloc, Desired, Job, Life};
-use runtime::http::{HttpError, MAX_LIST_BYTES, bytes_in_answer};
+use runtime::http::{HttpError, MAX_LIST_BYTES, bytes_in_answer, internal};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};
 

@@ -104,10 +104,6 @@ impl Controller for Scaling<'_> {
         Observation::read(self.store, self.cloud, now).await
     }
 
-    async fn confirm(&self, seen: &Observation, plan: FleetPlan, now: Time) -> Result<FleetPlan, ObserveError> {
-        act::confirm(self.store, self.cloud, seen, plan, now).await
-    }
-
     async fn act(&self, run: Run<'_>, plan: &FleetPlan) -> Vec<ActionAnswer> {
         act::act(run, self.cloud, self.settings, plan).await
     }

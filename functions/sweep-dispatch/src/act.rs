@@ -43,7 +43,6 @@ impl Perform<SweepAction> for Sweeping<'_> {
                 let handles: Vec<&Handle> = call.iter().filter_map(|planned| marked(planned)).collect();
                 return Ok(self.mark_each(&handles).await);
             }
-            SweepAction::EndBrake(change) => self.0.hold_back(change).await?,
             SweepAction::Postpone(before, after) => {
                 // The record says whether the alloc is live, so it must be unchanged: if the alloc has just ended, the next
                 // look at its handle must not be delayed.

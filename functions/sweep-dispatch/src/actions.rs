@@ -21,8 +21,6 @@ pub enum SweepAction {
     Purge(Handle),
     /// Tell a person.
     Warn(Subject),
-    /// Take the handles of a node whose life is over out of the entry of a brake.
-    EndBrake(Box<BrakeChange>),
 }
 
 impl Describe for SweepAction {
@@ -33,7 +31,6 @@ impl Describe for SweepAction {
             Self::ForgetHandle(_) => ActionName::ForgetHandle,
             Self::Purge(_) => ActionName::Purge,
             Self::Warn(_) => ActionName::Warn,
-            Self::EndBrake(_) => ActionName::HoldBack,
         }
     }
 
@@ -41,12 +38,11 @@ impl Describe for SweepAction {
         let handle = match self {
             Self::MarkDestroying(h) | Self::Postpone(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
             Self::Warn(subject) => return About::Only(subject.clone()),
-            Self::EndBrake(_) => return About::Only(Subject::Cluster),
         };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }
 
     fn brake(&self) -> Option<&BrakeChange> {
-        if let Self::EndBrake(change) = self { Some(change) } else { None }
+        None
     }
 }

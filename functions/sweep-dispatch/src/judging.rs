@@ -1,20 +1,14 @@
 //! Judges the handles of a node by one report, row by row. Pure.
 //!
-//! Guarantees: only names in the range of the report are judged; the label decides, also where there is a row; what a live
-//! alloc of the node uses is never destroyed; a handle is destroyed after those that name it as their parent.
+//! Guarantees: the label decides, also where there is a row; what a live alloc of the node uses is never destroyed.
 //! Does not: contain the rule for one handle (`model::handle` does), or read or write anything.
 
-use model::auth::hex;
 use model::handle::{Judgement, ReportRules, Sighting, cache_name};
 use model::ids::{AllocId, NodeId};
 use model::time::{Span, Time};
 use model::wire::ReportedHandle;
 use model::{AllocIds, Handle, HandleState};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The most steps of the search for a circle of parents.
-const MAX_PARENTS: usize = 64;
 
 /// A container that a complete alloc left gets a row if it is still there this long after the end, so that `status` shows it.
 const SOON: Span = Span::from_s(120);
@@ -43,19 +37,19 @@ pub(crate) struct HandleChanges<'a> {
 }
 
 /// What is known of the node besides its handles.
-pub(crate) struct OfNode<'a> {
+pub(crate) struct OfNode {
     pub(crate) node_id: NodeId,
     /// The labels of other nodes whose lives are over.
-    pub(crate) over: &'a BTreeSet<String>,
+    pub(crate) over: BTreeSet<String>,
     /// The live allocs of the node.
-    pub(crate) allocs: &'a AllocIds,
+    pub(crate) allocs: AllocIds,
     /// The caches that these allocs name.
-    pub(crate) used_caches: &'a BTreeSet<String>,
+    pub(crate) used_caches: BTreeSet<String>,
     /// The complete allocs of the node whose containers the report lists, and when they ended.
-    pub(crate) complete: &'a BTreeMap<AllocId, Time>,
+    pub(crate) complete: BTreeMap<AllocId, Time>,
 }
 
-impl OfNode<'_> {
+impl OfNode {
     fn is_ours(&self, label: &str) -> bool {
         label == self.node_id.to_string() || self.over.contains(label)
     }
@@ -103,13 +97,12 @@ pub(crate) fn judge<'a>(
     rows: &'a [Handle],
     handles: &[ReportedHandle],
     is_whole: bool,
-    node: &OfNode<'_>,
+    node: &OfNode,
     rules: ReportRules,
     now: Time,
 ) -> HandleChanges<'a> {
     let listed: BTreeMap<&str, &ReportedHandle> = handles.iter().map(|h| (h.handle.as_str(), h)).collect();
-    let mut judging =
-        Judging { node, rules, now, changes: HandleChanges::default(), appeared: Vec::new(), missing: Vec::new() };
+    let mut judging = Judging { node, rules, now, changes: HandleChanges::default() };
     for row in rows {
         let found = listed.get(row.handle.as_str()).copied();
         let sighting = if found.is_some() {
@@ -125,19 +118,14 @@ pub(crate) fn judge<'a>(
     for handle in listed.values().filter(|h| !known.contains(h.handle.as_str())) {
         judging.unknown(handle);
     }
-    let Judging { mut changes, mut appeared, mut missing, .. } = judging;
-    changes.changed.append(&mut appeared);
-    changes.changed.append(&mut missing);
-    changes
+    judging.changes
 }
 
 struct Judging<'a, 'n> {
-    node: &'n OfNode<'n>,
+    node: &'n OfNode,
     rules: ReportRules,
     now: Time,
     changes: HandleChanges<'a>,
-    appeared: Vec<(&'a Handle, Handle)>,
-    missing: Vec<(&'a Handle, Handle)>,
 }
 
 impl<'a> Judging<'a, '_> {
@@ -150,23 +138,16 @@ impl<'a> Judging<'a, '_> {
             self.changes.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
             return;
         }
-        let parent = found.and_then(|h| h.parent.as_ref());
-        let with_parent = |after: Handle| Handle { parent: parent.cloned().or(after.parent.clone()), ..after };
         let is_live = matches!(row.state, HandleState::Live | HandleState::Creating);
         if found.is_some() && node.is_used(&row.handle) && !is_live {
             // A live alloc uses the handle. Its row was marked because the handle appeared late, or is from a restored table.
-            self.appeared.push((row, with_parent(row.used(node.alloc_of(&row.handle), rules.seq, now))));
+            self.changes.changed.push((row, row.used(node.alloc_of(&row.handle), rules.seq, now)));
             return;
         }
         let changes = &mut self.changes;
         match row.reported(sighting, rules, now) {
-            Judgement::Unchanged => {
-                if parent.is_some_and(|parent| row.parent.as_ref() != Some(parent)) {
-                    changes.changed.push((row, Handle { parent: parent.cloned(), ..row.clone() }));
-                }
-            }
-            Judgement::Appeared(after) => self.appeared.push((row, with_parent(after))),
-            Judgement::Missing(after) => self.missing.push((row, after)),
+            Judgement::Unchanged => {}
+            Judgement::Appeared(after) | Judgement::Missing(after) => changes.changed.push((row, after)),
             Judgement::StillMissing => changes.still_missing = true,
             Judgement::Dropped => changes.dropped.push(row),
             Judgement::Gone => changes.gone.push(row),
@@ -178,54 +159,27 @@ impl<'a> Judging<'a, '_> {
     /// Judges a handle that has no row.
     fn unknown(&mut self, handle: &ReportedHandle) {
         let (node, rules, now) = (self.node, self.rules, self.now);
-        let (name, alloc) = (&handle.handle, node.alloc_of(&handle.handle));
+        let name = &handle.handle;
         let Some(label) = &handle.label else { return };
         if !node.is_ours(label) {
             // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
             self.changes.conflicts.push(name.clone());
             return;
         }
-        // An alloc's container needs a row only if its parent must be destroyed after it, or if its destruction takes long.
-        if handle.parent.is_none() {
-            if alloc.is_some() {
-                return;
-            }
-            if let Some((id, ended_at)) = node.complete(name) {
-                self.changes.destroy.insert(name.clone());
-                let is_late = now.since(ended_at) >= SOON;
-                let marked = || Handle::of_alloc(node.node_id, id, rules.seq, now).marked(rules.seq, now);
-                self.changes.new.extend(is_late.then(marked));
-                return;
-            }
+        // An alloc's container needs a row only if its destruction takes long.
+        if node.alloc_of(name).is_some() {
+            return;
+        }
+        if let Some((id, ended_at)) = node.complete(name) {
+            self.changes.destroy.insert(name.clone());
+            let is_late = now.since(ended_at) >= SOON;
+            let marked = || Handle::of_alloc(node.node_id, id, rules.seq, now).marked(rules.seq, now);
+            self.changes.new.extend(is_late.then(marked));
+            return;
         }
         let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
-        self.changes.new.push(if node.is_used(name) { row.used(alloc, rules.seq, now) } else { row });
+        self.changes.new.push(if node.is_used(name) { row.used(None, rules.seq, now) } else { row });
     }
-}
-
-/// The handles of `destroy` that need not wait. A handle waits for those that name it as their parent, and a cache waits while
-/// `caches` has it: the caches that allocs name whose containers are still there. `parents`: each child, and its parent.
-pub(crate) fn without_parents(
-    destroy: BTreeSet<String>,
-    parents: &BTreeMap<String, String>,
-    caches: &BTreeSet<String>,
-) -> BTreeSet<String> {
-    let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (child, parent) in parents {
-        children.entry(parent).or_default().push(child);
-    }
-    // Handles that are each other's parents would wait for ever.
-    let has_child = |handle: &str| {
-        children.get(handle).is_some_and(|all| all.iter().any(|child| !is_above(parents, child, handle)))
-    };
-    let waits = |handle: &String| has_child(handle) || cache_name(handle).is_some_and(|cache| caches.contains(cache));
-    destroy.into_iter().filter(|handle| !waits(handle)).collect()
-}
-
-/// Whether `above` is an ancestor of `handle`.
-fn is_above(parents: &BTreeMap<String, String>, above: &str, handle: &str) -> bool {
-    let chain = std::iter::successors(Some(handle), |handle| parents.get(*handle).map(String::as_str));
-    chain.take(MAX_PARENTS).skip(1).any(|parent| parent == above)
 }
 
 /// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
@@ -237,14 +191,6 @@ pub(crate) fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> V
     from.chain(before).take(most).cloned().collect()
 }
 
-/// A digest of these handles, in any order.
-pub fn digest(handles: &[ReportedHandle]) -> String {
-    let mut sorted: Vec<&ReportedHandle> = handles.iter().collect();
-    sorted.sort_unstable();
-    let json = serde_json::to_vec(&sorted).unwrap_or_default();
-    hex(Sha256::digest(json).get(..8).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,7 +198,7 @@ mod tests {
     use model::fixtures::{alloc_id, at, node_id};
     use model::handle::Readiness;
 
-    /// Alloc, label, parent, and seconds since the alloc's end × whether the container is destroyed, and the state of its new row.
+    /// Alloc, label, and seconds since the alloc's end × whether the container is destroyed, and the state of its new row.
     #[test]
     fn a_container_without_a_row_is_what_its_alloc_says() {
         let (live, complete, unknown) = (alloc_id(1), alloc_id(2), alloc_id(3));
@@ -267,28 +213,24 @@ mod tests {
             missing_grace: Span::from_s(60),
             cache_unused: Span::from_s(60),
         };
-        let none = BTreeSet::new();
-        for (id, label, parent, ago_s, destroyed, state) in [
-            (live, Some(&own), None, 0, false, None),
-            (live, Some(&own), Some("p"), 0, false, Some(HandleState::Live)),
-            (complete, Some(&own), None, 0, true, None),
-            (complete, Some(&own), None, 119, true, None),
-            (complete, Some(&own), None, 120, true, Some(HandleState::Destroying)),
-            (complete, Some(&own), Some("p"), 0, false, Some(HandleState::Unknown)),
-            (complete, Some(&other), None, 0, false, None),
-            (complete, None, None, 0, false, None),
-            (unknown, Some(&own), None, 0, false, Some(HandleState::Unknown)),
+        for (id, label, ago_s, destroyed, state) in [
+            (live, Some(&own), 0, false, None),
+            (complete, Some(&own), 0, true, None),
+            (complete, Some(&own), 119, true, None),
+            (complete, Some(&own), 120, true, Some(HandleState::Destroying)),
+            (complete, Some(&other), 0, false, None),
+            (complete, None, 0, false, None),
+            (unknown, Some(&own), 0, false, Some(HandleState::Unknown)),
         ] {
             let node = OfNode {
                 node_id: node_id(0),
-                over: &none,
-                allocs: &[live].into(),
-                used_caches: &none,
-                complete: &[(complete, at(1000 - ago_s))].into(),
+                over: BTreeSet::new(),
+                allocs: [live].into(),
+                used_caches: BTreeSet::new(),
+                complete: [(complete, at(1000 - ago_s))].into(),
             };
-            let (label, parent) = (label.cloned(), parent.map(str::to_owned));
             let (handle, kind) = (id.to_string(), HandleKind::Container);
-            let listed = ReportedHandle { handle: handle.clone(), kind, label, parent, stays: None };
+            let listed = ReportedHandle { handle: handle.clone(), kind, label: label.cloned(), stays: None };
             let changes = judge(&[], &[listed], true, &node, rules, at(1000));
             let states: Vec<HandleState> = changes.new.iter().map(|row| row.state).collect();
             assert_eq!(
@@ -302,22 +244,5 @@ mod tests {
                 "{handle} {ago_s}"
             );
         }
-    }
-
-    fn set(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    #[test]
-    fn rh33_a_parent_is_destroyed_after_its_children() {
-        let none = BTreeSet::new();
-        let parents = |of: &[(&str, &str)]| of.iter().map(|(c, p)| ((*c).to_owned(), (*p).to_owned())).collect();
-        let rows = parents(&[("b", "a"), ("c", "b")]);
-        assert_eq!(without_parents(set(&["a", "b", "d"]), &rows, &none), set(&["d"]));
-        assert_eq!(without_parents(set(&["a", "b", "d"]), &parents(&[("b", "a")]), &none), set(&["b", "d"]));
-        // Each other's parents do not wait.
-        let circle = parents(&[("a", "b"), ("b", "a")]);
-        assert_eq!(without_parents(set(&["a", "b"]), &circle, &none), set(&["a", "b"]));
-        assert_eq!(without_parents(set(&["cache:x", "cache:y"]), &parents(&[]), &set(&["x"])), set(&["cache:y"]));
     }
 }

@@ -18,7 +18,6 @@ mod report;
 
 use act::Sweeping;
 pub use actions::SweepAction;
-pub use judging::digest;
 pub use plan::{SweepPlan, plan};
 
 use async_trait::async_trait;
@@ -29,10 +28,9 @@ use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};
 use runtime::env::FunctionNeeds;
-use runtime::http::{NodeCredentials, Request, answer};
+use runtime::http::{NodeAdmission, NodeCredentials, Request, answer};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
-use runtime::rate::RateLimit;
 use runtime::run::Run;
 use serde_json::Value;
 use std::sync::atomic::AtomicI64;
@@ -54,23 +52,21 @@ const DEFAULT_REPORT_S: i64 = 30;
 #[derive(Debug)]
 pub struct Sweep {
     pub(crate) store: Store,
-    pub(crate) credentials: NodeCredentials,
-    pub(crate) cluster: ClusterName,
+    pub(crate) admission: NodeAdmission,
     /// `sweep.report_s` as last read: so a settled report reads the node's record and nothing else.
     pub(crate) report_s: AtomicI64,
-    pub(crate) rate: RateLimit,
 }
 
 impl Sweep {
     pub fn new(store: Store, credentials: NodeCredentials, cluster: ClusterName) -> Self {
-        let report_s = AtomicI64::new(DEFAULT_REPORT_S);
-        Self { store, credentials, cluster, report_s, rate: RateLimit::default() }
+        let admission = NodeAdmission::new(SWEEP_DISPATCH.routes, credentials, cluster);
+        Self { store, admission, report_s: AtomicI64::new(DEFAULT_REPORT_S) }
     }
 
     /// Answers an event. An HTTP event is a report of a node; any other event starts a scheduled run.
     pub async fn handle(&self, event: Value, clock: RunClock) -> Result<Reply, ObserveError> {
-        if let Some(request) = Request::from_event(&event) {
-            return Ok(Reply::Http(answer(self.report(&request, clock).await)));
+        if Request::from_event(&event).is_some() {
+            return Ok(Reply::Http(answer(self.report(&event, clock).await)));
         }
         tick(&self.store, &event, clock).await.map(Reply::run)
     }

@@ -2,20 +2,16 @@
 //! (`docs/rules.md#section-7`).
 //!
 //! Guarantees: a handle in a report is on the node; a handle that is not in a report counts as missing only if the
-//! report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; if a
-//! report would take away an unusual share of the handles, these wait for an operator; a report that repeats the settled
-//! one costs one read and no write; a request reads and writes a bounded number of rows, ends in time, and says what it
-//! left.
-//! Does not: judge the rows; `changes` does, by the rule in `model::handle`.
+//! report is complete, of the current incarnation, and its `as_of` is at least the row's `seq`; a report that would take away
+//! an unusual share of the handles takes none of them away, and an event says so; a report that repeats the settled one costs
+//! one read and no write; a request writes a bounded number of rows, ends in time, and says what it left.
+//! Does not: judge the rows; `judging` does, by the rule in `model::handle`.
 
 use crate::Sweep;
 use crate::batches::Batches;
-use crate::judging::{HandleChanges, OfNode, judge, turn, without_parents};
+use crate::judging::{HandleChanges, OfNode, judge, turn};
 use crate::plan::is_over;
-use model::brake::{Brake, Incident, Threshold};
-use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::{Event, Subject};
-use model::functions::SWEEP_DISPATCH;
 use model::handle::{Readiness, ReportRules, cache_name};
 use model::ids::{AllocId, NodeId};
 use model::policy::Policy;
@@ -25,21 +21,19 @@ use model::wire::{
     ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, MAX_HANDLES, ReportCounter, ReportedHandle,
 };
 use model::{
-    ActionName, AllocIds, AllocSummary, BrakeKind, ClientStatus, Handle, HandleKind, HandleState, NodeRecord,
-    NodeStatus,
+    ActionName, AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, HandleState, NodeRecord, NodeStatus,
 };
 use runtime::clock::RunClock;
-use runtime::http::{Claim, HttpError, Request, first_part, report_of, reporting, standing, too_often};
+use runtime::http::{Admitted, Claim, HttpError, first_part, internal, policy_now, reporting, standing, unwritten};
+use runtime::observation::RECENT;
 use runtime::validation::A_DAY;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use store::{DbError, Listed, Unreadable, WriteError, unless_raced};
+use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
-
-/// The most rows of a node that one request reads. The handles behind them wait until rows have gone.
-const MAX_ROWS: usize = 10_000;
 
 /// For how many labels of other nodes one report looks up whether that node's life is over. Later reports take other labels.
 const MAX_OWNERS: usize = 20;
@@ -47,16 +41,11 @@ const MAX_OWNERS: usize = 20;
 /// How many allocs of one node are read to learn which caches they name, or whether they are complete.
 const MAX_ALLOCS: usize = 1000;
 
-/// How often a report tries to change the entry of a brake before it leaves that to the next report.
-const RACES: usize = 5;
-
 /// One report while it is applied.
 struct Applying<'a> {
     sweep: &'a Sweep,
     policy: &'a Policy,
     report: &'a HandleReport,
-    /// The names in the entries that were left out. These handles are on the node, so they are not missing.
-    skipped: BTreeSet<String>,
     node_id: NodeId,
     record: NodeRecord,
     clock: RunClock,
@@ -64,26 +53,12 @@ struct Applying<'a> {
 }
 
 impl Sweep {
-    pub(crate) async fn report(&self, request: &Request, clock: RunClock) -> Result<HandleReportAnswer, HttpError> {
+    pub(crate) async fn report(&self, event: &Value, clock: RunClock) -> Result<HandleReportAnswer, HttpError> {
         let now = clock.now();
-        let (node_id, _) = request.route(SWEEP_DISPATCH.routes)?;
-        let proven = self.credentials.check(request, &self.cluster, node_id)?;
-        if !self.rate.allows(node_id, now) {
-            return Err(too_often(node_id));
-        }
-        let (mut report, bad) = report_of::<HandleReport, ReportedHandle>(request, "handles")?;
-        let mut skipped: BTreeSet<String> =
-            bad.iter().filter_map(|entry| entry.get("handle")?.as_str().map(str::to_owned)).collect();
-        let fits = |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= MAX_HANDLE_BYTES);
-        let is_possible =
-            |h: &ReportedHandle| (1..=MAX_HANDLE_BYTES).contains(&h.handle.len()) && fits(&h.parent) && fits(&h.label);
-        skipped.extend(report.handles.extract_if(.., |h| !is_possible(h)).map(|h| h.handle));
-        if !bad.is_empty() || !skipped.is_empty() {
-            let (bad, left_out) = (bad.len(), skipped.len());
-            tracing::warn!(%node_id, bad, left_out, "entries of a report are invalid, and are left out");
-        }
+        let Admitted { node_id, proven, request, .. } = self.admission.admit(event, now)?;
+        let report: HandleReport = request.body()?;
         check(&report)?;
-        let record = self.store.node(node_id.slot()).await.map_err(|e| failed(e.into()))?;
+        let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
             incarnation: &report.incarnation,
             as_of: report.as_of,
@@ -92,24 +67,22 @@ impl Sweep {
         };
         let record = reporting(standing(record, node_id, &proven)?, node_id, claim)?;
         let seq = record.life().map_or(0, |l| l.seq);
-        let settled =
-            format!("{seq}#{}", report.digest.clone().unwrap_or_else(|| crate::judging::digest(&report.handles)));
-        let known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
-        if known && skipped.is_empty() && report.complete && report.as_of >= seq {
+        let settled = format!("{seq}#{}", report.digest);
+        let is_known = record.contact().and_then(|c| c.settled.as_deref()) == Some(settled.as_str());
+        if is_known && report.complete && report.as_of >= seq {
             let answer = self.answer(self.report_s.load(Ordering::Relaxed), seq);
             return Ok(HandleReportAnswer { settled: Some(settled), ..answer });
         }
-        let control = self.store.ingest_control().await.map_err(|e| failed(e.into()))?;
-        let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
+        let (policy, _) = policy_now(&self.store).await?;
         self.report_s.store(policy.sweep.report_s, Ordering::Relaxed);
-        let applying = Applying { sweep: self, policy: &policy, report: &report, skipped, node_id, record, clock, now };
-        applying.apply(&settled).await.map_err(failed)
+        let applying = Applying { sweep: self, policy: &policy, report: &report, node_id, record, clock, now };
+        applying.apply(&settled).await.map_err(unwritten)
     }
 
     fn answer(&self, report_s: i64, seq: u64) -> HandleReportAnswer {
         let next_report_s = report_s as f64 * self.store.rng().between(1.0, 1.5);
-        let (destroy, more, conflicts, braked) = (Vec::new(), false, Vec::new(), false);
-        HandleReportAnswer { seq, destroy, more, conflicts, braked, next_report_s, left: 0, settled: None }
+        let (destroy, more, conflicts, refused) = (Vec::new(), false, Vec::new(), false);
+        HandleReportAnswer { seq, destroy, more, conflicts, refused, next_report_s, left: 0, settled: None }
     }
 }
 
@@ -118,19 +91,11 @@ struct Basis {
     /// The rows, without those that are left alone.
     rows: Vec<Handle>,
     unreadable: Vec<Unreadable>,
-    /// The last handle that was read, if the node has more rows than one request reads.
-    cut: Option<String>,
-    /// Each handle with a parent, and this parent.
-    parents: BTreeMap<String, String>,
     /// The allocs whose containers are there.
     of_containers: BTreeSet<AllocId>,
     /// The entries of the report that are judged.
     handles: Vec<ReportedHandle>,
-    /// The labels of other nodes whose lives are over.
-    over: BTreeSet<String>,
-    allocs: AllocIds,
-    used_caches: BTreeSet<String>,
-    complete: BTreeMap<AllocId, Time>,
+    node: OfNode,
     is_every_row_read: bool,
 }
 
@@ -138,32 +103,23 @@ impl Applying<'_> {
     async fn apply(mut self, settled: &str) -> Result<HandleReportAnswer, WriteError> {
         let basis = self.read().await?;
         let rows = &basis.rows;
-        let Basis { over, allocs, used_caches, complete, .. } = &basis;
-        let node = OfNode { node_id: self.node_id, over, allocs, used_caches, complete };
         let readiness =
             if self.record.status() == Some(NodeStatus::Ready) { Readiness::Ready } else { Readiness::NotReady };
-        let mut changes = judge(rows, &basis.handles, self.report.complete, &node, self.rules(readiness), self.now);
+        let mut changes =
+            judge(rows, &basis.handles, self.report.complete, &basis.node, self.rules(readiness), self.now);
         self.record_conflicts(&changes.conflicts).await;
         self.record_unreadable(&basis.unreadable).await;
         self.record_stuck(rows, &changes.destroy).await;
-        let (is_held, release) = self.brake(&mut changes, rows, readiness, basis.cut.as_deref()).await?;
+        let is_refused = self.refuses(&mut changes, rows).await;
         // A report that is partial, or older than the record, must not become the settled one.
         let judges = self.report.complete && self.record.life().is_some_and(|l| self.report.as_of >= l.seq);
-        let quiet = readiness == Readiness::Ready
-            && judges
-            && changes.is_quiet(rows)
-            && self.skipped.is_empty()
-            && basis.is_every_row_read
-            && basis.cut.is_none()
-            && !is_held;
+        let quiet =
+            readiness == Readiness::Ready && judges && changes.is_quiet(rows) && basis.is_every_row_read && !is_refused;
         let settled = quiet.then_some(settled);
         if settled.is_some() || changes.writes() {
             self.note_number(settled).await?;
         }
         let left = self.write(&mut changes).await?;
-        if let Some((before, after)) = release.filter(|_| left == 0) {
-            unless_raced(self.sweep.store.write_entry(&before, &after).await)?;
-        }
         let destroy = self.in_order(std::mem::take(&mut changes.destroy), &basis).await?;
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut answer = self.sweep.answer(self.policy.sweep.report_s, seq);
@@ -171,7 +127,7 @@ impl Applying<'_> {
         answer.destroy = first_part(turn(&destroy, self.report.report_no, most));
         answer.more = destroy.len() > answer.destroy.len();
         answer.conflicts = first_part(changes.conflicts);
-        answer.braked = is_held;
+        answer.refused = is_refused;
         answer.left = left;
         answer.settled = settled.map(str::to_owned);
         Ok(answer)
@@ -179,22 +135,18 @@ impl Applying<'_> {
 
     /// Reads the data by which the report is judged, and leaves out what cannot be judged.
     async fn read(&self) -> Result<Basis, WriteError> {
-        let (Listed { mut rows, unreadable }, cut) = self.sweep.store.first_handles(self.node_id, MAX_ROWS).await?;
+        let Listed { mut rows, unreadable } = self.sweep.store.handles_of(self.node_id).await?;
         let there = || rows.iter().filter(|row| row.state != HandleState::Gone);
-        let parents = there().filter_map(|row| Some((row.handle.clone(), row.parent.clone()?))).collect();
         let of_containers =
             there().filter(|row| row.kind == HandleKind::Container).filter_map(|row| row.alloc_id).collect();
-        rows.retain(|row| !self.skipped.contains(&row.handle));
         // Rows that changed after the record was read are left to the next report: this record does not say which allocs ended.
         let seq = self.record.life().map_or(0, |l| l.seq);
         let mut aside = BTreeSet::new();
         rows.retain(|row| row.seq <= seq || !aside.insert(row.handle.clone()));
         // A handle whose row cannot be read must not count as one without a row. It is left alone.
         aside.extend(unreadable.iter().filter_map(|row| row.text("handle").map(str::to_owned)));
-        let is_looked_at = |h: &&ReportedHandle| {
-            !aside.contains(h.handle.as_str()) && cut.as_deref().is_none_or(|cut| h.handle.as_str() <= cut)
-        };
-        let mut handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_looked_at).cloned().collect();
+        let is_judged = |h: &&ReportedHandle| !aside.contains(h.handle.as_str());
+        let mut handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_judged).cloned().collect();
         let over = self.labels_of_the_dead(&handles).await?;
         let allocs = self.record.life().map(|life| life.allocs.clone()).unwrap_or_default();
         let used_caches = self.used_caches(&handles, &rows, &allocs).await?;
@@ -206,19 +158,8 @@ impl Applying<'_> {
         let is_every_row_read = aside.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
         let complete = self.complete(&mut handles, &rows, &allocs).await?;
-        Ok(Basis {
-            rows,
-            unreadable,
-            cut,
-            parents,
-            of_containers,
-            handles,
-            over,
-            allocs,
-            used_caches,
-            complete,
-            is_every_row_read,
-        })
+        let node = OfNode { node_id: self.node_id, over, allocs, used_caches, complete };
+        Ok(Basis { rows, unreadable, of_containers, handles, node, is_every_row_read })
     }
 
     /// The complete allocs of this node whose containers are listed and have no row, and when they ended. A report looks at
@@ -286,23 +227,15 @@ impl Applying<'_> {
         Ok(allocs.unreadable.is_empty().then(named))
     }
 
-    /// The handles that may be destroyed now. A parent waits for its children, and a cache waits for the containers of the
-    /// allocs that name it. If not every row could be read, all volumes wait.
+    /// The handles that may be destroyed now. A cache waits for the containers of the allocs that name it. If the row of one of these
+    /// allocs cannot be read, all caches wait.
     async fn in_order(&self, mut destroy: BTreeSet<String>, basis: &Basis) -> Result<BTreeSet<String>, WriteError> {
-        let volumes = basis.rows.iter().filter(|row| row.kind == HandleKind::Volume && destroy.contains(&row.handle));
-        let volumes: BTreeSet<&str> = volumes.map(|row| row.handle.as_str()).collect();
-        if volumes.is_empty() {
-            return Ok(destroy);
+        if destroy.iter().any(|handle| cache_name(handle).is_some()) {
+            let used = self.caches_of(basis.of_containers.iter().copied()).await?;
+            let may_go = |cache: &str| used.as_ref().is_some_and(|used| !used.contains(cache));
+            destroy.retain(|handle| cache_name(handle).is_none_or(may_go));
         }
-        if basis.cut.is_some() {
-            destroy.retain(|handle| !volumes.contains(handle.as_str()));
-            return Ok(destroy);
-        }
-        let caches = self.caches_of(basis.of_containers.iter().copied()).await?;
-        if caches.is_none() {
-            destroy.retain(|handle| cache_name(handle).is_none());
-        }
-        Ok(without_parents(destroy, &basis.parents, &caches.unwrap_or_default()))
+        Ok(destroy)
     }
 
     /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
@@ -356,10 +289,14 @@ impl Applying<'_> {
     }
 
     async fn warn_daily(&self, reason: &Reason) {
+        self.warn_each(A_DAY, &Subject::Slot(self.node_id.slot()), reason).await;
+    }
+
+    /// Writes a warning, at most one in this time.
+    async fn warn_each(&self, span: Span, subject: &Subject, reason: &Reason) {
         tracing::warn!(node_id = %self.node_id, "{reason}");
-        let (subject, keep) = (Subject::Slot(self.node_id.slot()), self.policy.history.keep_events());
-        let (key, text) = (reason.key(), reason.to_string());
-        let event = Event::once_in(A_DAY, &subject, ActionName::Warn, (&key, &text), self.now, keep);
+        let (keep, key, text) = (self.policy.history.keep_events(), reason.key(), reason.to_string());
+        let event = Event::once_in(span, subject, ActionName::Warn, (&key, &text), self.now, keep);
         self.sweep.store.record_event(&event).await;
     }
 
@@ -392,60 +329,22 @@ impl Applying<'_> {
         if repeats { Ok(()) } else { Err(WriteError::CONFLICT) }
     }
 
-    /// The brake `handles`: handles that the report would destroy as unknown, or drop as missing, wait for an operator if they
-    /// are an unusual share of all handles of the node. Returns whether some wait or the brake's entry could not be written:
-    /// then this report must not become the settled one. Also returns the release that this report uses up, before and after.
-    ///
-    /// Only a complete report of a ready node shows that it holds nothing unusual any more.
-    async fn brake(
-        &self,
-        changes: &mut HandleChanges<'_>,
-        rows: &[Handle],
-        readiness: Readiness,
-        cut: Option<&str>,
-    ) -> Result<(bool, Option<(Release, Release)>), WriteError> {
-        let (store, policy) = (&self.sweep.store, &self.policy.sweep);
-        let unusual = changes.twice_unknown.iter().chain(&changes.dropped);
-        let ids: Vec<String> = unusual.map(|row| row.handle.clone()).collect();
+    /// Refuses to destroy handles as unknown, or to drop them as missing, if they are an unusual share of all handles of the node: the
+    /// report is then more likely wrong, or the table. Returns whether it does. Then this report must not become the settled one.
+    async fn refuses(&self, changes: &mut HandleChanges<'_>, rows: &[Handle]) -> bool {
+        let policy = &self.policy.sweep;
         // Handles that are being destroyed must not make the share of the others smaller.
         let is_there = |r: &&Handle| !matches!(r.state, HandleState::Gone | HandleState::Destroying);
-        let all = rows.iter().filter(is_there).count();
-        let threshold = Threshold { number: policy.cap_min.into(), share: policy.cap_fraction };
-        let kind = BrakeKind::Handles;
-        let source = self.node_id.to_string();
-        let judges = self.report.complete && readiness == Readiness::Ready;
-        if ids.is_empty() && !judges {
-            return Ok((false, None));
-        }
-        let is_not_judged =
-            |id: &str| (!judges && !ids.iter().any(|unusual| unusual == id)) || cut.is_some_and(|cut| id > cut);
-        let why = Reason::ManyHandles { node_id: self.node_id, unusual: ids.len(), all };
-        // The entry is one row for all nodes, so the reports of several nodes may change it at the same time.
-        for _ in 0..RACES {
-            let entry: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await?;
-            let release: Release = store.entry(&ControlKey::Release(kind)).await?;
-            let brake = Brake::new(kind, &source, entry, release, self.now).without_judging(is_not_judged);
-            let decision = brake
-                .is_unusual(ids.len(), all, threshold)
-                .then(|| brake.decide(Incident { hold: None, ids: ids.clone(), not_before: None, why: why.clone() }));
-            let change = decision.as_ref().map_or_else(|| brake.calm(), |decision| decision.change.clone());
-            if let Some((before, after)) = &change.entry
-                && unless_raced(store.write_entry(before, after).await)?.is_none()
-            {
-                continue;
-            }
-            let Some(decision) = decision else { return Ok((false, change.release)) };
-            if decision.news {
-                self.record_event(ActionName::HoldBack, &decision.reason).await;
-            }
-            changes.twice_unknown.retain(|row| decision.permit.frees(&row.handle));
-            changes.dropped.retain(|row| decision.permit.frees(&row.handle));
-            let left = changes.twice_unknown.len() + changes.dropped.len();
-            return Ok((left < ids.len(), change.release));
+        let (unusual, all) =
+            (changes.twice_unknown.len() + changes.dropped.len(), rows.iter().filter(is_there).count());
+        if unusual <= policy.cap_min as usize || unusual as f64 <= policy.cap_fraction * all as f64 {
+            return false;
         }
         changes.twice_unknown.clear();
         changes.dropped.clear();
-        Ok((true, None))
+        // The signs show the warnings of the cluster for an hour.
+        self.warn_each(RECENT, &Subject::Cluster, &Reason::ManyHandles { node_id: self.node_id, unusual, all }).await;
+        true
     }
 
     async fn record_event(&self, action: ActionName, reason: &Reason) {
@@ -460,28 +359,23 @@ fn some_of(names: &[String]) -> String {
     names.iter().take(5).cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses too many handles, and an impossible digest.
+/// Refuses too many handles, names that no row can have, and an impossible digest.
 fn check(report: &HandleReport) -> Result<(), HttpError> {
-    let bad = |message: String| Err(HttpError::new(ErrorCode::BadRequest, message));
-    if report.handles.len() > MAX_HANDLES {
-        return bad(format!(
+    let is_name = |name: &String| (1..=MAX_HANDLE_BYTES).contains(&name.len());
+    let digest = &report.digest;
+    let is_digest = (1..=MAX_DIGEST_BYTES).contains(&digest.len()) && digest.bytes().all(|b| b.is_ascii_alphanumeric());
+    let message = if report.handles.len() > MAX_HANDLES {
+        format!(
             "at most {MAX_HANDLES} handles are allowed: report the others in the next reports, with complete: false"
-        ));
-    }
-    let is_plain = |digest: &String| {
-        (1..=MAX_DIGEST_BYTES).contains(&digest.len()) && digest.bytes().all(|b| b.is_ascii_alphanumeric())
+        )
+    } else if !report.handles.iter().all(|h| is_name(&h.handle) && h.label.as_ref().is_none_or(is_name)) {
+        format!("the name and the label of a handle must have 1 to {MAX_HANDLE_BYTES} bytes")
+    } else if !is_digest {
+        format!("digest must have 1 to {MAX_DIGEST_BYTES} letters and digits")
+    } else {
+        return Ok(());
     };
-    match &report.digest {
-        Some(digest) if !is_plain(digest) => {
-            bad(format!("digest must have 1 to {MAX_DIGEST_BYTES} letters and digits"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn failed(error: WriteError) -> HttpError {
-    tracing::error!(%error, "a report failed");
-    HttpError::new(ErrorCode::Busy, "the report could not be applied: try again")
+    Err(HttpError::new(ErrorCode::BadRequest, message))
 }
 
 #[cfg(test)]
@@ -494,7 +388,6 @@ mod tests {
             handle: format!("h{n}"),
             kind: HandleKind::Container,
             label: None,
-            parent: None,
             stays: None,
         };
         let report = |handles: usize| HandleReport {
@@ -502,7 +395,7 @@ mod tests {
             report_no: 1,
             as_of: 1,
             complete: true,
-            digest: None,
+            digest: "d".into(),
             handles: (0..handles).map(handle).collect(),
         };
         assert!(check(&report(MAX_HANDLES)).is_ok());

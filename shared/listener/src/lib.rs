@@ -6,7 +6,6 @@
 //! | `admission` | how many connections the owner, all others, and each other user may have |
 //! | `pace` | how long a request and its answer may take |
 //! | [`origin`] | what a browser says about the page that sends a request |
-//! | `closed` | logs which connections are closed, and whose they are |
 //!
 //! Guarantees: other users together never have more connections than their share, however many they open, so that the process
 //! keeps descriptors for its own work, and its owner is answered. A connection that does not send its request, or does not read
@@ -14,32 +13,31 @@
 //! Does not: know who sends a request within a connection; the routers check that.
 
 mod admission;
-mod closed;
 pub mod origin;
 mod pace;
 mod user;
 
 pub use admission::{Admission, Callers};
 
-use admission::Seat;
+use admission::{Seat, WhyClosed};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::map_request;
-use closed::Closed;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use pace::{Paced, paced_body};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use user::Users;
 
 /// The most bytes of the head of a request. Those of AWS's clients have less than 8 KiB.
@@ -59,12 +57,9 @@ pub async fn serve(
 ) -> Infallible {
     let patience = admission.limits().patience;
     let router = router.layer(map_request(move |request: Request| ready(paced_body(request, patience))));
-    let (users, closed) = (Users::new(), Closed::default());
-    let door = Arc::new(Door { what, router, callers, admission, users, closed });
+    let door = Arc::new(Door { what, router, callers, admission, users: Users::new(), closed: Mutex::default() });
     let unchecked = Arc::new(Semaphore::new(UNCHECKED));
     let mut connections = JoinSet::new();
-    let mut to_say = interval(closed::EVERY);
-    to_say.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             accepted = accept(&listener, &unchecked) => match accepted {
@@ -77,7 +72,6 @@ pub async fn serve(
                 }
             },
             Some(_ended) = connections.join_next() => {}
-            _ = to_say.tick() => door.closed.log(what),
         }
     }
 }
@@ -98,7 +92,8 @@ struct Door {
     callers: Callers,
     admission: Admission,
     users: Users,
-    closed: Closed,
+    /// The users whose connections were closed, and why.
+    closed: Mutex<BTreeSet<(Option<u32>, WhyClosed)>>,
 }
 
 impl Door {
@@ -107,7 +102,13 @@ impl Door {
         let user = stream.local_addr().ok().and_then(|to| self.users.of(from, to));
         let seat: Seat = match self.admission.admit(user, self.callers) {
             Ok(seat) => seat,
-            Err(why) => return self.closed.note(self.what, user, why),
+            Err(why) => {
+                // The log says it once for each user and reason, because a user may try again and again.
+                if self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert((user, why)) {
+                    tracing::warn!(what = self.what, user, "connections are closed: {why}");
+                }
+                return;
+            }
         };
         drop(unchecked);
         // Answers are small, and a client waits for each, so they are sent at once.

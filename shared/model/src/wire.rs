@@ -108,29 +108,14 @@ pub struct Heartbeat {
     pub incarnation: Option<String>,
     /// The highest `seq` that the agent has durably applied.
     pub as_of: u64,
-    /// Whether something other than allocs, such as another scheduler, keeps the node occupied.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub busy: Option<bool>,
     /// The address at which other members of a job reach this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// When EC2 will take the instance away, by EC2's clock; `None` if EC2 has not announced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
-    /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refuses: Option<String>,
-    /// How many of its GPUs can be used.
-    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
-    pub gpus_usable: u32,
-    /// Which of its GPUs cannot be used, and why, for people; `None` if all can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpus_sick: Option<String>,
-    /// Which allocs cannot be ended, for people: their processes were killed, and do not die.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unended: Option<String>,
     #[serde(flatten)]
-    pub reach: ServiceReach,
+    pub health: NodeHealth,
     /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,29 +128,50 @@ pub struct Heartbeat {
     pub asks: bool,
 }
 
-impl Heartbeat {
-    pub fn is_busy(&self) -> bool {
-        self.busy.unwrap_or(false)
+/// Defines a struct whose names others can list. What a field has by default is left out.
+macro_rules! named_fields {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name {
+            $($(#[$of_field])* #[serde(default, skip_serializing_if = "crate::left_out::is_default")] pub $field: $type,)*
+        }
+
+        impl $name {
+            pub const FIELDS: &[&str] = &[$(stringify!($field)),*];
+        }
+    };
+}
+
+named_fields! {
+    /// What an agent says of its node, and the record keeps. A heartbeat that says the same as the record changes only the pulse.
+    NodeHealth {
+        /// Whether something other than allocs, such as another scheduler, keeps the node occupied.
+        busy: bool,
+        /// Why the node takes no work, for people; `None` if it does. For example, jobs could read the instance metadata.
+        refuses: Option<String>,
+        /// How many GPUs can be used. The agent does not know how many its size has.
+        gpus_usable: u32,
+        /// Which GPUs cannot be used, and why, for people; `None` if all can.
+        gpus_sick: Option<String>,
+        /// Which allocs cannot be ended, for people: their processes were killed, and do not die. `None` if there are none.
+        unended: Option<String>,
+        /// A service that the node cannot reach, and why: `s3: connection refused`.
+        fails: Option<String>,
+        /// The services that it has reached lately, with commas between them.
+        reaches: Option<String>,
     }
 }
 
-/// What an agent says of the services that its jobs need.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceReach {
-    /// A service that the node cannot reach, and why: `s3: connection refused`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fails: Option<String>,
-    /// The services that it has reached lately, with commas between them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reaches: Option<String>,
-}
-
-impl ServiceReach {
+impl NodeHealth {
     /// The same with texts that a record has room for.
     #[must_use]
-    pub fn clipped(&self) -> Self {
-        let clip = |text: &Option<String>| text.as_deref().map(short_reason);
-        Self { fails: clip(&self.fails), reaches: clip(&self.reaches) }
+    pub fn clipped(mut self) -> Self {
+        let Self { refuses, gpus_sick, unended, fails, reaches, .. } = &mut self;
+        for text in [refuses, gpus_sick, unended, fails, reaches] {
+            *text = text.as_deref().map(short_reason);
+        }
+        self
     }
 
     /// The service that fails, and why.
@@ -385,10 +391,8 @@ pub struct HandleReport {
     pub as_of: u64,
     /// Whether every handle on the node is listed. A handle that a complete report does not list is not on the node.
     pub complete: bool,
-    /// The agent's own digest of all handles on the node, at most [`MAX_DIGEST_BYTES`] long. `None`: the function makes
-    /// one of the handles of this report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
+    /// The agent's own digest of all handles on the node, at most [`MAX_DIGEST_BYTES`] long.
+    pub digest: String,
     /// At most [`MAX_HANDLES`].
     pub handles: Vec<ReportedHandle>,
 }
@@ -408,9 +412,6 @@ pub struct ReportedHandle {
     /// The node id that was written on the container or volume when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The handle that must be destroyed after this one: for example the volume that this one was cloned from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<String>,
     /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is still destroying it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stays: Option<String>,
@@ -426,8 +427,8 @@ pub struct HandleReportAnswer {
     pub more: bool,
     /// Handles with the label of another node: they are left alone.
     pub conflicts: Vec<String>,
-    /// Whether the brake `handles` holds this report back until an operator releases it.
-    pub braked: bool,
+    /// Whether nothing of this report is destroyed or dropped, because that would be an unusual share of the node's handles.
+    pub refused: bool,
     /// When to report again, in seconds, jitter included.
     pub next_report_s: f64,
     /// How many changes this request left to the next reports, because it must end in time.

@@ -32,16 +32,6 @@ pub trait Controller: Sync {
     /// Reads everything that the plan needs. The run began at `now`.
     async fn observe(&self, now: Time, clock: RunClock) -> Result<Observation, ObserveError>;
 
-    /// The plan without the actions that would be conflicts if a run carried it out now.
-    async fn confirm(
-        &self,
-        _seen: &Observation,
-        plan: Plan<Self::Action>,
-        _now: Time,
-    ) -> Result<Plan<Self::Action>, ObserveError> {
-        Ok(plan)
-    }
-
     async fn act(&self, run: Run<'_>, plan: &Plan<Self::Action>) -> Vec<ActionAnswer>;
 }
 
@@ -78,7 +68,7 @@ async fn run<C: Controller>(
     let actions = if ran == Ran::Whole {
         controller.act(Run::new(C::FUNCTION, store, &seen, clock), &plan).await
     } else {
-        ActionAnswer::of_dry_run(&controller.confirm(&seen, plan, clock.now()).await?)
+        ActionAnswer::of_dry_run(&plan)
     };
     let answer = RunAnswer::new(C::FUNCTION.name, seen.observed_at, seen.counts(), actions, &clock, ran);
     Ok(RunAnswer { explained, unready, wrong, ..answer })

@@ -3,18 +3,21 @@
 //!
 //! Guarantees: every request gets an answer; a caller with a bad credential learns only that it is bad; a body above
 //! the limit is refused before it is parsed.
-//! Does not: read or write any table.
+//! Does not: write any table, or read one but for the policy.
 
+use crate::rate::{PER_SECOND, RateLimit};
 use base64::Engine;
 use model::NodeRecord;
 use model::auth::{NodeKey, NodeRole};
+use model::control::Control;
 use model::ids::{ClusterName, NodeId};
-use model::wire::ReportCounter;
-use model::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES};
+use model::policy::Policy;
+use model::time::Time;
+use model::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES, ReportCounter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use store::DbError;
+use store::{DbError, Store, WriteError};
 
 /// One request of a node.
 #[derive(Clone, Debug)]
@@ -55,10 +58,12 @@ pub fn internal(error: DbError) -> HttpError {
     }
 }
 
-/// The refusal of a node that calls too often.
-pub fn too_often(node: NodeId) -> HttpError {
-    let most = crate::rate::PER_SECOND;
-    HttpError::new(ErrorCode::Busy, format!("node {node} calls more than {most} times a second: call less often"))
+/// The refusal after a write that lost too many races, or failed.
+pub fn unwritten(error: WriteError) -> HttpError {
+    match error {
+        WriteError::Db(e) => internal(e),
+        _ => HttpError::new(ErrorCode::Busy, "someone else changed the same rows: try again"),
+    }
 }
 
 /// How long a node waits after a 503, in seconds.
@@ -113,11 +118,8 @@ impl Request {
     }
 
     fn no_such_path(&self, known: &[&str]) -> HttpError {
-        let paths: Vec<String> = known.iter().map(|k| format!("/v1/nodes/{{node_id}}/{k}")).collect();
-        HttpError::new(
-            ErrorCode::NotFound,
-            format!("{} is not a path of this function; its paths are {}", self.shown_path(), paths.join(", ")),
-        )
+        let message = format!("{} is not a path of this function; its paths are {}", self.shown_path(), paths(known));
+        HttpError::new(ErrorCode::NotFound, message)
     }
 
     /// The body as a type of `model::wire`.
@@ -128,23 +130,8 @@ impl Request {
     }
 }
 
-/// The body as a report, without the entries of `list` that cannot be read as an `E`. One bad entry does not refuse the
-/// others.
-pub fn report_of<T: DeserializeOwned, E: DeserializeOwned>(
-    request: &Request,
-    list: &str,
-) -> Result<(T, Vec<Value>), HttpError> {
-    let error = match request.body::<T>() {
-        Ok(report) => return Ok((report, Vec::new())),
-        Err(error) => error,
-    };
-    let mut body: Value = request.body()?;
-    let Some(entries) = body.get_mut(list).and_then(Value::as_array_mut) else { return Err(error) };
-    let (good, bad): (Vec<Value>, Vec<Value>) =
-        std::mem::take(entries).into_iter().partition(|entry| E::deserialize(entry).is_ok());
-    *entries = good;
-    // The mistake may be outside of this list.
-    serde_json::from_value(body).map(|report| (report, bad)).map_err(|_| error)
+fn paths(routes: &[&str]) -> String {
+    routes.iter().map(|route| format!("/v1/nodes/{{node_id}}/{route}")).collect::<Vec<_>>().join(", ")
 }
 
 fn body(event: &Value) -> Result<Vec<u8>, HttpError> {
@@ -208,6 +195,59 @@ impl NodeCredentials {
         };
         proven.ok_or_else(|| HttpError::new(ErrorCode::Unauthorized, "the credential is not that of this node"))
     }
+}
+
+/// The check that each request of a node passes first. Between requests it keeps only how often nodes called.
+#[derive(Debug)]
+pub struct NodeAdmission {
+    routes: &'static [&'static str],
+    credentials: NodeCredentials,
+    cluster: ClusterName,
+    rate: RateLimit,
+}
+
+/// A request whose caller is admitted.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    pub node_id: NodeId,
+    /// The last word of the path.
+    pub route: &'static str,
+    pub proven: Proven,
+    pub request: Request,
+}
+
+impl NodeAdmission {
+    /// For a function that answers at these routes.
+    pub fn new(routes: &'static [&'static str], credentials: NodeCredentials, cluster: ClusterName) -> Self {
+        Self { routes, credentials, cluster, rate: RateLimit::default() }
+    }
+
+    /// The request in an event, if it is at one of the routes, its credential is that of the node, and the node does not call too
+    /// often.
+    pub fn admit(&self, event: &Value, now: Time) -> Result<Admitted, HttpError> {
+        let Some(request) = Request::from_event(event) else {
+            let message = format!("this function answers requests of nodes: POST {}", paths(self.routes));
+            return Err(HttpError::new(ErrorCode::BadRequest, message));
+        };
+        let (node_id, route) = request.route(self.routes)?;
+        let proven = self.credentials.check(&request, &self.cluster, node_id)?;
+        if !self.rate.allows(node_id, now) {
+            let message = format!("node {node_id} calls more than {PER_SECOND} times a second: call less often");
+            return Err(HttpError::new(ErrorCode::Busy, message));
+        }
+        Ok(Admitted { node_id, route, proven, request })
+    }
+
+    pub const fn cluster(&self) -> &ClusterName {
+        &self.cluster
+    }
+}
+
+/// The policy by which a request is answered, and the entries that came with it.
+pub async fn policy_now(store: &Store) -> Result<(Policy, Control), HttpError> {
+    let control = store.ingest_control().await.map_err(internal)?;
+    let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;
+    Ok((policy, control))
 }
 
 /// The record of the caller, if the slot's current life is the caller's. The credential was checked before.

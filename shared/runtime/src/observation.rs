@@ -324,7 +324,6 @@ impl Observation {
         self.allocs.retain(|a| !ask.contains(&a.alloc_id));
         let mut again: Vec<AllocSummary> = read.rows.into_iter().map(|alloc| alloc.summary).collect();
         again.retain(|alloc| !alloc.client.is_final() && !self.quarantined.allocs.contains(&alloc.alloc_id));
-        validation::quarantine_allocs(&mut self.quarantined, &mut again);
         self.allocs.extend(again);
         self.quarantined.unreadable(read.unreadable);
         self.allocs.sort_by_key(|a| a.alloc_id);
@@ -352,8 +351,7 @@ impl Observation {
     /// The observation in its order, without the rows that contradict the contract: these are quarantined.
     fn sorted_out(mut self) -> Self {
         self.quarantined.entries(&self.control);
-        let (nodes, jobs, allocs) = (&mut self.nodes, &mut self.jobs, &mut self.allocs);
-        validation::quarantine(&mut self.quarantined, nodes, jobs, allocs, &mut self.handles);
+        validation::quarantine_nodes(&mut self.quarantined, &mut self.nodes);
         self.sort();
         self
     }

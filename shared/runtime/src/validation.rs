@@ -6,14 +6,14 @@
 //! entry of the control table counts as never written. An attribute that this code does not know is no contradiction.
 //! Does not: repair anything, or delete a row that it does not understand.
 
+use model::NodeRecord;
 use model::action::{EventPolicy, Plan};
 use model::control::Control;
 use model::events::Subject;
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, Slot};
 use model::reason::Reason;
 use model::time::Span;
-use model::{AllocSummary, Handle, JobSummary, NodeRecord};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use store::{Table, Unreadable};
 
 /// What a person must correct, and what lasts until then, leaves at most one event in this time.
@@ -83,70 +83,12 @@ pub fn warn<A>(plan: &mut Plan<A>, quarantined: &Quarantined, table: Table, warn
     }
 }
 
-/// Takes the rows that contradict the contract out of these lists.
-pub fn quarantine(
-    quarantined: &mut Quarantined,
-    nodes: &mut Vec<NodeRecord>,
-    jobs: &mut Vec<JobSummary>,
-    allocs: &mut Vec<AllocSummary>,
-    handles: &mut Vec<Handle>,
-) {
-    let slots = counts(nodes.iter().map(|n| n.slot));
-    nodes.retain(|node| keeps(quarantined, Table::Nodes, Subject::Slot(node.slot), wrong_node(node, &slots)));
-    let ids = counts(jobs.iter().map(|j| j.job_id));
-    jobs.retain(|job| {
-        let what = is_twice(&ids, &job.job_id).then(|| "it is in the table twice".to_owned());
-        keeps(quarantined, Table::Jobs, Subject::Job(job.job_id), what)
-    });
-    quarantine_allocs(quarantined, allocs);
-    let ids = counts(handles.iter().map(key_of));
-    handles.retain(|handle| {
-        let is_wrong = is_twice(&ids, &key_of(handle));
-        let what = is_wrong.then(|| format!("handle {} is in the table twice", handle.handle));
-        keeps(quarantined, Table::Handles, Subject::Slot(handle.node_id.slot()), what)
-    });
-    quarantined.rows.dedup();
-}
-
-/// Takes the allocs that contradict the contract out of this list. The node of such an alloc is only partially read: nothing is
-/// placed or stopped on it.
-pub fn quarantine_allocs(quarantined: &mut Quarantined, allocs: &mut Vec<AllocSummary>) {
-    let ids = counts(allocs.iter().map(|a| a.alloc_id));
-    allocs.retain(|alloc| {
-        let what = is_twice(&ids, &alloc.alloc_id).then(|| "it is in the table twice".to_owned());
-        keeps(quarantined, Table::Allocs, Subject::Alloc(alloc.alloc_id), what)
-    });
-}
-
-/// Returns whether the row stays. If not, notes what is wrong with it.
-fn keeps(quarantined: &mut Quarantined, table: Table, subject: Subject, wrong: Option<String>) -> bool {
-    let Some(what) = wrong else { return true };
-    let row = InvalidRow { table, subject, what };
-    quarantined.notes(&row);
-    quarantined.rows.push(row);
-    false
-}
-
-fn wrong_node(node: &NodeRecord, slots: &BTreeMap<Slot, usize>) -> Option<String> {
-    match node.node_id() {
-        _ if is_twice(slots, &node.slot) => Some("its slot is in the table twice".to_owned()),
-        Some(id) if id.slot() != node.slot => Some(format!("its node id {id} belongs to slot {}", id.slot())),
-        _ => None,
+/// Takes the node records that contradict the contract out of this list. A key is in a table once, so no row comes twice.
+pub fn quarantine_nodes(quarantined: &mut Quarantined, nodes: &mut Vec<NodeRecord>) {
+    for node in nodes.extract_if(.., |node| node.node_id().is_some_and(|id| id.slot() != node.slot)) {
+        let id = node.node_id().map(|id| id.to_string()).unwrap_or_default();
+        quarantined.slots.insert(node.slot);
+        let what = format!("its node id {id} is not of slot {}", node.slot);
+        quarantined.rows.push(InvalidRow { table: Table::Nodes, subject: Subject::Slot(node.slot), what });
     }
-}
-
-fn key_of(handle: &Handle) -> (NodeId, String) {
-    (handle.node_id, handle.handle.clone())
-}
-
-fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> BTreeMap<K, usize> {
-    let mut counts = BTreeMap::new();
-    for key in keys {
-        *counts.entry(key).or_default() += 1;
-    }
-    counts
-}
-
-fn is_twice<K: Ord>(counts: &BTreeMap<K, usize>, key: &K) -> bool {
-    counts.get(key).is_some_and(|n| *n > 1)
 }

@@ -20,7 +20,7 @@ use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::rng::Rng;
 use model::time::Time;
-use model::wire::{Heartbeat, ReportCounter};
+use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Store {
 #[derive(Clone, Debug)]
 pub struct Pulse<'a> {
     pub node_id: NodeId,
-    /// What the agent says. Its texts must be cut as on the record: to at most [`model::MAX_REASON_BYTES`].
+    /// What the agent says. Its health must be [`NodeHealth::clipped`], as on the record.
     pub heartbeat: &'a Heartbeat,
     pub incarnation: &'a str,
     pub now: Time,
@@ -422,28 +422,19 @@ impl Store {
             ("lease_expires_at".to_owned(), n(pulse.lease_expires_at.as_ms())),
         ]);
         let said = pulse.heartbeat;
-        let gpus = match said.gpus_usable {
-            0 => Cond::Any(vec![Cond::Absent("gpus_usable"), Cond::Eq("gpus_usable", n(0))]),
-            usable => Cond::Eq("gpus_usable", n(usable)),
-        };
         let mut when = vec![
             Cond::Eq("node_id", s(pulse.node_id)),
             Cond::Eq("instance_id", s(&said.instance_id)),
             Cond::Eq("incarnation", s(pulse.incarnation)),
             Cond::Eq("boot_id", s(&said.boot_id)),
-            Cond::is("busy", said.is_busy().then_some(AttributeValue::Bool(true))),
-            Cond::is("refuses", said.refuses.as_ref().map(s)),
-            gpus,
-            Cond::is("gpus_sick", said.gpus_sick.as_ref().map(s)),
-            Cond::is("unended", said.unended.as_ref().map(s)),
-            Cond::is("fails", said.reach.fails.as_ref().map(s)),
-            Cond::is("reaches", said.reach.reaches.as_ref().map(s)),
             Cond::Lt("last_ping_at", n(pulse.now.as_ms())),
             // A heartbeat never shortens the lease.
             Cond::Lt("lease_expires_at", n(pulse.lease_expires_at.as_ms().saturating_add(1))),
             Cond::In("state", vec![s("in_use"), s("shutting_down")]),
             Cond::In("status", vec![s("syncing"), s("ready")]),
         ];
+        let mut health = rows::to_item(&said.health);
+        when.extend(NodeHealth::FIELDS.iter().map(|name| Cond::is(name, health.remove(*name))));
         if let Some(uptime_ms) = said.uptime_ms {
             set.insert("uptime_ms".to_owned(), n(uptime_ms));
             // Equal is allowed, because the same heartbeat may arrive twice.

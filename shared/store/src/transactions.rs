@@ -62,20 +62,9 @@ impl Retention {
 }
 
 /// Ends an alloc. `node` is the record of its node as this run knows it. It is `None` if the life of the node is over:
-/// then there is no set to remove the alloc from. Returns the node's record as written.
+/// then there is no set to remove the alloc from. The conditions must hold on that record besides its version. Returns the node's
+/// record as written.
 pub async fn end_alloc(
-    store: &Store,
-    node: Option<&NodeRecord>,
-    alloc: &Alloc,
-    ending: &Ending,
-    keep: Retention,
-    now: Time,
-) -> Result<Option<NodeRecord>, WriteError> {
-    end_alloc_if(store, node, alloc, ending, &[], keep, now).await
-}
-
-/// [`end_alloc`], only if these conditions hold on its node's record too.
-async fn end_alloc_if(
     store: &Store,
     node: Option<&NodeRecord>,
     alloc: &Alloc,
@@ -362,7 +351,7 @@ pub async fn clean_node(
         record = match live {
             Some(alloc) => {
                 let ending = record.loses(reason);
-                match end_alloc_if(store, Some(&record), alloc, &ending, &more, keep, now).await {
+                match end_alloc(store, Some(&record), alloc, &ending, &more, keep, now).await {
                     Ok(after) => after.unwrap_or(record),
                     // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.
                     Err(WriteError::Db(error @ DbError::Corrupt { .. })) => {
@@ -385,7 +374,7 @@ pub async fn clean_node(
     }
     let mut still = unchanged(&record);
     still.when.extend_from_slice(&more);
-    let (handles, rest) = store.first_handles(life.node_id, MOST_HANDLES).await?;
+    let (handles, has_more) = store.first_handles(life.node_id, MOST_HANDLES).await?;
     // A row that cannot be read stays until a person corrects it.
     let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {
@@ -401,7 +390,7 @@ pub async fn clean_node(
         }
     }
     // The next run deletes the rest. This one does not fail: it counts as a lost race.
-    if rest.is_some() {
+    if has_more {
         return Err(WriteError::CONFLICT);
     }
     let cleaned = record.clean(now, reason).map_err(|_| WriteError::CONFLICT)?;

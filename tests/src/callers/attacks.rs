@@ -83,7 +83,7 @@ impl Party {
     /// A complete report of no handles. It says that every handle of the node is gone.
     fn no_handles(&self, report_no: u64) -> Value {
         json!({"incarnation": self.incarnation, "report_no": report_no, "as_of": self.as_of, "complete": true,
-            "handles": []})
+            "digest": "d", "handles": []})
     }
 
     /// A heartbeat whose signature AWS has checked: this caller made it.

@@ -140,7 +140,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         destroy: names(1000),
         more: true,
         conflicts: names(2000),
-        braked: true,
+        refused: true,
         next_report_s: 1.0,
         left: u64::MAX,
         settled: Some("s".repeat(128)),

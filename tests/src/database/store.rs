@@ -13,7 +13,7 @@ use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{JobId, NodeId};
 use model::time::{Span, Time};
-use model::wire::{Heartbeat, ReportCounter};
+use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{
     ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
     NodeState, NodeStatus, Work,
@@ -58,7 +58,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
     let node =
-        transactions::end_alloc(&tables.store, Some(&node), &alloc, &failed, long, at(90)).await.unwrap().unwrap();
+        transactions::end_alloc(&tables.store, Some(&node), &alloc, &failed, &[], long, at(90)).await.unwrap().unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
     assert_eq!(left.due_at, at(90 + 3600));
     let cache = || tables.store.handle(fixtures::node_id(0), "cache:data");
@@ -114,14 +114,15 @@ async fn a_steady_heartbeat_touches_only_the_pulse(place: Place<'_>) {
     // An older heartbeat, another `busy` or `refuses`, and another caller change nothing. The answer is the current
     // row.
     let next = said(at(101));
+    let says = |health: NodeHealth| Heartbeat { health, ..next.clone() };
     let others = [
-        Heartbeat { busy: Some(true), ..next.clone() },
-        Heartbeat { refuses: Some("no".into()), ..next.clone() },
-        Heartbeat { gpus_usable: 1, ..next.clone() },
-        Heartbeat { gpus_sick: Some("GPU 0".into()), ..next.clone() },
-        Heartbeat { unended: Some("alloc 0".into()), ..next.clone() },
-        Heartbeat { reach: model::wire::ServiceReach { fails: Some("s3: x".into()), reaches: None }, ..next.clone() },
-        Heartbeat { reach: model::wire::ServiceReach { fails: None, reaches: Some("s3".into()) }, ..next.clone() },
+        says(NodeHealth { busy: true, ..NodeHealth::default() }),
+        says(NodeHealth { refuses: Some("no".into()), ..NodeHealth::default() }),
+        says(NodeHealth { gpus_usable: 1, ..NodeHealth::default() }),
+        says(NodeHealth { gpus_sick: Some("GPU 0".into()), ..NodeHealth::default() }),
+        says(NodeHealth { unended: Some("alloc 0".into()), ..NodeHealth::default() }),
+        says(NodeHealth { fails: Some("s3: x".into()), ..NodeHealth::default() }),
+        says(NodeHealth { reaches: Some("s3".into()), ..NodeHealth::default() }),
         Heartbeat { instance_id: "i-9".into(), ..next.clone() },
         Heartbeat { boot_id: "boot-2".into(), ..next.clone() },
         Heartbeat { uptime_ms: Some(at(100).as_ms().unsigned_abs() - 1), ..next.clone() },
@@ -174,12 +175,12 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     // Nothing changes if the caller's node record is not current.
     let old = fixtures::ready(0);
     let before = tables.all().await;
-    let stale = transactions::end_alloc(&tables.store, Some(&old), &alloc, &ending, KEEP, at(90)).await;
+    let stale = transactions::end_alloc(&tables.store, Some(&old), &alloc, &ending, &[], KEEP, at(90)).await;
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
     assert_eq!(tables.ends().await, Vec::<String>::new(), "an end that was not written has no event");
-    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, KEEP, at(91)).await.unwrap();
+    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, &[], KEEP, at(91)).await.unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
     assert_eq!(handles, [], "what a complete alloc left needs no row");
@@ -197,10 +198,12 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let after = transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), KEEP, at(90)).await;
+    let after =
+        transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), &[], KEEP, at(90)).await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
-    let again = transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), KEEP, at(91)).await;
+    let again =
+        transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), &[], KEEP, at(91)).await;
     assert!(again.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
 }

@@ -173,7 +173,7 @@ impl Draw {
             if self.is(0.2) {
                 (contact.status, contact.syncing_since_at) = (NodeStatus::Syncing, Some(at(900)));
             }
-            contact.busy = self.is(0.05);
+            contact.health.busy = self.is(0.05);
             contact.idle_runs = self.below(4);
             contact.idle_since_at = Some(at(NOW_S - i64::from(self.below(400))));
         }

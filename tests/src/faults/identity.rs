@@ -3,7 +3,8 @@
 
 use crate::world::{World, job};
 use model::ids::{NodeId, Slot};
-use model::{Intent, JobSpec, NodeRecord, NodeState};
+use model::time::Span;
+use model::{ActionName, Handle, Intent, JobSpec, NodeRecord, NodeState};
 use std::collections::BTreeSet;
 
 fn alone() -> JobSpec {
@@ -74,7 +75,7 @@ async fn a_copied_row_that_is_shutting_down_ends_nothing() {
 }
 
 #[tokio::test]
-async fn the_handles_of_a_record_that_contradicts_the_contract_stay_as_they_are() {
+async fn the_handles_of_a_record_that_contradicts_the_contract_are_only_put_off() {
     let (world, victim, _) = two_at_work().await;
     let node_id = victim.node_id().unwrap();
     world.make_row(*victim.life().unwrap().allocs.first().unwrap()).await;
@@ -91,11 +92,17 @@ async fn the_handles_of_a_record_that_contradicts_the_contract_stay_as_they_are(
     let sweep = async || sweep_dispatch::tick(&world.look, &serde_json::json!({}), world.clock()).await.unwrap();
     let slot = format!("slot#{}", victim.slot);
     let done: Vec<_> = sweep().await.actions.iter().map(|a| (a.action, a.subject.clone())).collect();
-    assert!(done.iter().all(|(_, subject)| *subject != slot), "{done:?}");
-    assert_eq!(handles().await, before, "none is destroyed, and none expires");
+    assert!(done.iter().all(|(action, subject)| *subject != slot || *action == ActionName::LookLater), "{done:?}");
+    let due_at = |rows: &[Handle]| rows.iter().map(|row| row.due_at).collect::<Vec<_>>();
+    let put_off = handles().await;
+    assert!(due_at(&put_off).iter().all(|at| at.since(world.now()) <= Span::from_s(3600)), "{put_off:?}");
+    let as_before: Vec<Handle> =
+        put_off.iter().zip(due_at(&before)).map(|(row, due_at)| Handle { due_at, ..row.clone() }).collect();
+    assert_eq!(as_before, before, "none is destroyed, and none expires");
     // After the row is corrected, the handles are looked at again.
     let right = NodeRecord { state: victim.state, ..wrong.clone() };
     world.look.write(Some(&wrong), &right, Vec::new()).await.unwrap();
+    world.pass(3601);
     sweep().await;
     let now = world.now();
     let after = handles().await;

@@ -101,7 +101,7 @@ async fn a_heartbeat_that_only_asks_still_says_what_it_has_to_say() {
     // News is written.
     assert_eq!(world.call(id, &changed("busy", json!(true))).await.0, 200);
     let busy = world.record(id).await;
-    assert!(busy.contact().unwrap().busy && busy.version > before.version);
+    assert!(busy.contact().unwrap().health.busy && busy.version > before.version);
     assert_eq!(world.call(id, &asks).await.0, 200);
     // A lease that does not last until the next call is renewed, whatever the agent believes.
     world.pass(85);

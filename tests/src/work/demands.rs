@@ -63,7 +63,7 @@ async fn when_the_count_falls_the_idle_nodes_go_and_the_busy_one_stays() {
         node.unwrap().0.clone()
     };
     let busy = of_slot(&world, 1);
-    world.nodes.get_mut(&busy).unwrap().protocol.busy = Some(true);
+    world.nodes.get_mut(&busy).unwrap().protocol.health.busy = true;
     world.step().await;
     want(&world, "1").await;
     for _ in 0..30 {
@@ -75,7 +75,7 @@ async fn when_the_count_falls_the_idle_nodes_go_and_the_busy_one_stays() {
         world.step().await;
     }
     assert_eq!(slots(&world).await, [1], "its agent says busy");
-    world.nodes.get_mut(&busy).unwrap().protocol.busy = Some(false);
+    world.nodes.get_mut(&busy).unwrap().protocol.health.busy = false;
     world.until_quiet(60).await;
 }
 

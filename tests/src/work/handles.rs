@@ -1,12 +1,12 @@
-//! Reports of handles: without calls when nothing is new. Also brakes and releases of handles.
+//! Reports of handles: without calls when nothing is new, and refused if they would take away too many.
 
 use crate::world::node::Node;
 use crate::world::raw::{Raw, item, s as text};
-use crate::world::{World, job, quick_policy};
-use model::control::{BrakeEntry, ControlKey};
+use crate::world::{World, job, quick_policy, set_policy};
 use model::handle::cache_handle;
+use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{BrakeKind, Handle, HandleKind, HandleState, JobSpec, NodeRecord, Work};
+use model::{Handle, HandleKind, HandleState, JobSpec, NodeRecord, Work};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use store::{delete_handle, insert_handle};
@@ -52,9 +52,10 @@ impl World {
         }
     }
 
-    async fn held(&self, kind: BrakeKind) -> u64 {
-        let entry: BrakeEntry = self.look.entry(&ControlKey::Brake(kind)).await.unwrap();
-        if entry.holds_back(self.now()) { entry.holding().unwrap_or(0) } else { 0 }
+    /// How many of the cluster's warnings say that a report of handles is refused.
+    async fn refusals(&self) -> usize {
+        let events = self.look.history("cluster", 50).await.unwrap();
+        events.iter().filter(|event| event.reason.contains("raise sweep.cap_min")).count()
     }
 }
 
@@ -67,32 +68,31 @@ fn states(rows: &[Handle], state: HandleState) -> usize {
     rows.iter().filter(|row| row.state == state).count()
 }
 
+/// 450 handles that nobody ordered: none is destroyed, a sign says so, and all go when the policy allows so many.
 #[tokio::test]
-async fn a_release_of_handles_lets_go_what_one_node_had_and_nothing_of_another() {
+async fn a_report_that_would_destroy_an_unusual_share_is_refused_until_the_policy_allows_it() {
     let (mut world, nodes) = ready(2, json!({"max_in_flight": 1000})).await;
-    let strays = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}-{n:05}")).collect::<Vec<_>>();
-    // 450 handles that nobody ordered.
-    world.node_of(&nodes[0]).handles.extend(strays("a", 450));
-    world.steps(3).await;
+    world.node_of(&nodes[0]).handles.extend((0..450).map(|n| format!("a-{n:05}")));
+    world.steps(6).await;
     let rows = world.handles(&nodes[0]).await;
     assert_eq!((rows.len(), states(&rows, HandleState::Unknown)), (450, 450));
-    assert_eq!(world.held(BrakeKind::Handles).await, 450);
-    let shown = world.operate(&["release", "handles", "--show"]).await;
-    assert!(shown.contains("a-00000") && shown.contains("a-00449"), "{shown}");
-    assert_eq!(world.held(BrakeKind::Handles).await, 450, "a look releases nothing");
-    world.operate(&["release", "handles"]).await;
-    // Meanwhile another node gets 40 such handles, and this one 50 more.
-    world.node_of(&nodes[1]).handles.extend(strays("b", 40));
-    world.node_of(&nodes[0]).handles.extend(strays("c", 50));
+    assert_eq!(world.refusals().await, 1, "once in an hour");
+    let shown = world.operate(&["status"]).await;
+    assert!(shown.contains("450 of 450 handles would be destroyed"), "{shown}");
+    // Another node has few enough.
+    world.node_of(&nodes[1]).handles.extend((0..10).map(|n| format!("b-{n:05}")));
     world.steps(6).await;
-    let left = world.node_of(&nodes[0]).handles.clone();
-    assert_eq!(left.into_iter().collect::<Vec<_>>(), strays("c", 50), "what was shown is gone, and nothing else");
-    assert_eq!(world.node_of(&nodes[1]).handles.len(), 40);
-    assert_eq!(world.held(BrakeKind::Handles).await, 90);
+    assert_eq!((world.node_of(&nodes[0]).handles.len(), world.node_of(&nodes[1]).handles.len()), (450, 0));
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 2, "min": 2});
+    (policy["sweep"]["max_in_flight"], policy["sweep"]["cap_min"]) = (json!(1000), json!(450));
+    set_policy(&world.look, &Policy::from_json(&policy).unwrap()).await;
+    world.steps(6).await;
+    assert_eq!(world.node_of(&nodes[0]).handles.len(), 0);
 }
 
 #[tokio::test]
-async fn the_brake_of_missing_handles_ends_when_they_are_back() {
+async fn missing_handles_that_are_too_many_to_drop_are_live_when_they_are_back() {
     let (mut world, nodes) = ready(1, json!({"missing_grace_s": 20})).await;
     let names: Vec<String> = (0..30).map(|n| format!("cache:{n:02}")).collect();
     for name in &names {
@@ -104,10 +104,9 @@ async fn the_brake_of_missing_handles_ends_when_they_are_back() {
     // The disk with the handles is away.
     world.node_of(&nodes[0]).handles.clear();
     world.steps(20).await;
-    assert_eq!(world.held(BrakeKind::Handles).await, 30);
+    assert_eq!(world.refusals().await, 1);
     world.node_of(&nodes[0]).handles.extend(names);
     world.steps(3).await;
-    assert_eq!(world.held(BrakeKind::Handles).await, 0);
     let rows = world.handles(&nodes[0]).await;
     assert_eq!((states(&rows, HandleState::Live), rows.iter().filter(|r| r.missing_ms.is_some()).count()), (30, 0));
 }

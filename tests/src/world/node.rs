@@ -162,7 +162,6 @@ impl Node {
         let as_of = self.protocol.durable.as_of;
         let label = Some(self.file.node_id.to_string());
         let handles = self.handles.iter().map(|h| ReportedHandle {
-            parent: None,
             stays: self.stuck.contains(h).then(|| "it is mounted".to_owned()),
             handle: h.clone(),
             kind: if h.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },

@@ -56,8 +56,6 @@ enum Releasable {
     Missing,
     /// Orphans (instances that no record claims), if there are more than a few at once
     Orphans,
-    /// Handles that a report would destroy or drop, if it is an unusual share of a node's handles
-    Handles,
     /// Launches that EC2 refused, or that failed starts hold back: the next run tries them
     Launches,
 }
@@ -266,9 +264,8 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         )?;
         PRINTED
     };
-    for (source, id) in ids.iter().take(first) {
-        let of = if kind == BrakeKind::Handles { format!(" on node {source}") } else { String::new() };
-        writeln!(context.out, "  {}{of}", show::one_line(id))?;
+    for (_, id) in ids.iter().take(first) {
+        writeln!(context.out, "  {}", show::one_line(id))?;
     }
     if ids.len() > first {
         writeln!(context.out, "  and {} more: `--show` lists all", ids.len() - first)?;

@@ -174,7 +174,7 @@ fn fields(record: &NodeRecord, now: Time) -> Rows {
         rows.field("first heard from", Some(moment(contact.first_ping_at, now)));
         rows.field("last heard from", Some(moment(contact.last_ping_at, now)));
         rows.field("lease ends", Some(moment(contact.lease_expires_at, now)));
-        rows.field("busy", contact.busy.then_some("yes: its agent says so"));
+        rows.field("busy", contact.health.busy.then_some("yes: its agent says so"));
         rows.field("takes no work", record.refuses());
         rows.field("GPUs", record.sick_gpus());
         rows.field("since", contact.refuses_since_at.map(|at| moment(at, now)));

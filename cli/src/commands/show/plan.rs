@@ -77,26 +77,20 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
 async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.map_or(now, |at| at.after(now)));
-    let with = |seen: Observation| match policy {
+    let seen = match args.function {
+        Planner::PollAndScale => Observation::read(store, cloud, now).await?,
+        Planner::CleanStaleRecords => Observation::read_for_cleaning(store, cloud, || now).await?,
+        Planner::SweepDispatch => sweep_dispatch::observe(store, now).await?,
+    };
+    let seen = match policy {
         Some(policy) => Observation { policy, ..seen },
         None => seen,
     };
-    let mut refusing = BTreeMap::new();
-    // A run reads again before it acts, so these plans are checked by the same reads. sweep-dispatch has no such check.
-    let answer = match args.function {
-        Planner::PollAndScale => {
-            let seen = with(Observation::read(store, cloud, now).await?);
-            refusing = on_refusing(&seen.nodes, &seen.allocs);
-            let plan = poll_and_scale::plan(&seen, at);
-            poll_and_scale::act::confirm(store, cloud, &seen, plan, at).await?.answer()
-        }
-        Planner::CleanStaleRecords => {
-            let seen = with(Observation::read_for_cleaning(store, cloud, || now).await?);
-            let plan = clean_stale_records::plan(&seen, at);
-            clean_stale_records::act::confirm(store, cloud, &seen, plan, at).await?.answer()
-        }
-        Planner::SweepDispatch => args.function.plan(&with(sweep_dispatch::observe(store, now).await?), at),
+    let refusing = match args.function {
+        Planner::PollAndScale => on_refusing(&seen.nodes, &seen.allocs),
+        Planner::CleanStaleRecords | Planner::SweepDispatch => BTreeMap::new(),
     };
+    let answer = args.function.plan(&seen, at);
     if args.json {
         show::json(context.out, &answer)?;
         return Ok(Exit::Done);

@@ -217,7 +217,8 @@ async fn what_ec2_refused_is_tried_at_once_after_a_release() {
 async fn a_node_that_takes_no_work_is_reported_as_wrong() {
     let world = World::with_policy().await;
     let refuses = Some("jobs reach\u{1b}[2J\u{9b}2J the metadata".to_owned());
-    let heartbeat = model::wire::Heartbeat { refuses, ..fixtures::heartbeat("i-3") };
+    let health = model::wire::NodeHealth { refuses, ..Default::default() };
+    let heartbeat = model::wire::Heartbeat { health, ..fixtures::heartbeat("i-3") };
     let node = fixtures::bound(3).register(&heartbeat, "inc-1", at(9000), at(60)).unwrap().open_gate(at(60)).unwrap();
     let node = model::NodeRecord { version: model::Version::UNWRITTEN, ..node };
     world.store().write(None, &node, Vec::new()).await.unwrap();

@@ -116,7 +116,8 @@ async fn a_job_whose_node_takes_no_work_any_more_says_so() {
     let says = async |refuses: Option<&str>| {
         let node = world.store().node(fixtures::slot(0)).await.unwrap().unwrap();
         let refuses = refuses.map(str::to_owned);
-        let heartbeat = model::wire::Heartbeat { refuses, ..fixtures::heartbeat("i-0") };
+        let health = model::wire::NodeHealth { refuses, ..Default::default() };
+        let heartbeat = model::wire::Heartbeat { health, ..fixtures::heartbeat("i-0") };
         let told = node.heartbeat(&heartbeat, at(150), at(100)).unwrap();
         world.store().write(Some(&node), &told, Vec::new()).await.unwrap();
         let job = world.run(&["job", &id(1)]).await.done();
@@ -179,7 +180,7 @@ async fn cost_says_what_ran_and_for_whom() {
     let ending = Ending::exited(0);
     let keep =
         store::transactions::Retention::of(&model::policy::Policy::from_json(&model::policy::example_json()).unwrap());
-    store::transactions::end_alloc(world.store(), Some(&node), &alloc, &ending, keep, at(3700)).await.unwrap();
+    store::transactions::end_alloc(world.store(), Some(&node), &alloc, &ending, &[], keep, at(3700)).await.unwrap();
     world.now = at(7300);
     let report = world.run(&["cost", "--json"]).await.json();
     assert_eq!((&report["lines"][0]["node_s"], &report["lines"][0]["usd"]), (&3600.into(), &0.1.into()));

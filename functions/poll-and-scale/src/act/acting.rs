@@ -5,7 +5,6 @@
 //! Does not: contain any action; the other files do.
 
 use super::launch_rate::LaunchRate;
-use super::reading::Reading;
 use model::NodeRecord;
 use model::cloud::Cloud;
 use model::control::FailedStarts;
@@ -88,9 +87,5 @@ impl<'a> Acting<'a> {
         let cleaned = transactions::clean_node(self.run.store, record, reason, conditions, self.keep, now).await?;
         self.run.locks.wrote(cleaned);
         Ok(())
-    }
-
-    pub(super) fn reading(&self) -> Reading<'_> {
-        Reading { store: self.run.store, cloud: self.cloud, observed: self.run.observed }
     }
 }

@@ -16,14 +16,15 @@ use store::{Write, change, no_job, transactions, unchanged};
 
 impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {
-        if let Some(record) = self.reading().lists_without_row(id, node_id).await? {
+        if let Some(record) = self.lists_without_row(id, node_id).await? {
             self.write_node(&record, &record.without_alloc(id, now)?, Vec::new()).await?;
             return Ok(());
         }
         let record = self.run.locks.record_of(node_id);
-        let alloc = self.reading().lost(id, node_id, record.as_ref(), self.run.now()).await?;
+        let alloc = self.lost(id, node_id, record.as_ref(), self.run.now()).await?;
         let ending = record.as_ref().map_or_else(|| Ending::lost(reason), |record| record.loses(reason));
-        let written = transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, self.keep, now).await?;
+        let written =
+            transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, &[], self.keep, now).await?;
         if let Some(written) = written {
             self.run.locks.wrote(written);
         }
@@ -32,14 +33,14 @@ impl Acting<'_> {
 
     /// Puts a live alloc on the record of its node. Both are read again: the alloc must be live, and the record must not list it.
     pub(super) async fn list_again(&self, id: AllocId, node_id: NodeId, now: Time) -> Done {
-        let (alloc, record) = self.reading().not_on_record(id, node_id).await?;
+        let (alloc, record) = self.not_on_record(id, node_id).await?;
         let (write, _) = change(Some(&record), &record.listing_again(id, now)?);
         self.run.store.transact(&[write, unchanged(&alloc)]).await?;
         Ok(())
     }
 
     pub(super) async fn unknown(&self, id: AllocId, node_id: NodeId, now: Time) -> Done {
-        let alloc = self.reading().alloc(id).await?;
+        let alloc = self.alloc(id).await?;
         let record = self.record(node_id)?;
         let after = alloc.unknown(now).ok_or(ActError::CONFLICT)?;
         // The node must still be disconnected or down: its record must still have the version that was read.
@@ -49,13 +50,12 @@ impl Acting<'_> {
     }
 
     pub(super) async fn place(&self, job_id: JobId, on: &[(u32, NodeId)], now: Time) -> Done {
-        let job = self.reading().job(job_id).await?;
+        let job = self.job(job_id).await?;
         self.place_members(&job, on, None, now).await
     }
 
     pub(super) async fn replace(&self, original: AllocId, on: NodeId, now: Time) -> Done {
-        let reading = self.reading();
-        let (alloc, job) = (reading.alloc(original).await?, reading.job(original.job_id).await?);
+        let (alloc, job) = (self.alloc(original).await?, self.job(original.job_id).await?);
         self.place_members(&job, &[(original.member, on)], Some(&alloc), now).await
     }
 
@@ -98,7 +98,7 @@ impl Acting<'_> {
     }
 
     pub(super) async fn stop_and_count_lost(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {
-        let (alloc, record) = (self.reading().alloc(id).await?, self.record(node_id)?);
+        let (alloc, record) = (self.alloc(id).await?, self.record(node_id)?);
         let written =
             transactions::stop_and_count_lost(self.run.store, &record, &alloc, reason, self.keep, now).await?;
         self.run.locks.wrote(written);
@@ -108,7 +108,7 @@ impl Acting<'_> {
     /// Tells an alloc to stop. The queue index may be behind, so the job is read again. The job must no longer want the
     /// alloc, and the transaction checks that the job does not change.
     pub(super) async fn stop(&self, id: AllocId, node_id: NodeId) -> Done {
-        let ((alloc, job), record) = (self.reading().stopped(id).await?, self.record(node_id)?);
+        let ((alloc, job), record) = (self.stopped(id).await?, self.record(node_id)?);
         let now = self.run.now();
         let stopped = alloc.stop(now).ok_or(ActError::CONFLICT)?;
         let (write, told) = change(Some(&record), &record.bump_seq(now)?);
@@ -123,8 +123,7 @@ impl Acting<'_> {
     /// noted a silence of their nodes.
     pub(super) async fn resolve(&self, keep: AllocId, stop: &[AllocId]) -> Done {
         let now = self.run.now();
-        let record_of = |node_id| self.run.locks.record_of(node_id);
-        let (job, copies) = self.reading().resolved(keep, stop, record_of, now).await?;
+        let (job, copies) = self.resolved(keep, stop, now).await?;
         let mut writes = vec![unchanged(&job)];
         // Whether one of the copies on a node is told to stop.
         let mut nodes: BTreeMap<NodeId, bool> = BTreeMap::new();

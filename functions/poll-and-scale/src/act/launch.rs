@@ -99,7 +99,7 @@ impl Acting<'_> {
             return Ok(jobs);
         }
         let rows = self.run.store.jobs_of(jobs).await?.rows;
-        Ok(rows.iter().filter(|job| self.reading().is_as_read(job)).map(|job| job.summary.job_id).collect())
+        Ok(rows.iter().filter(|job| self.is_as_read(job)).map(|job| job.summary.job_id).collect())
     }
 
     async fn launch_in(&self, wanted: &[(Slot, String)], offerings: &[Offering], is_whole: bool) -> LaunchResults {

@@ -17,8 +17,6 @@ mod start_failures;
 mod terminate;
 mod ways;
 
-pub use reading::confirm;
-
 use crate::plan::{Action, FleetPlan, PlannedAction};
 use acting::Acting;
 use async_trait::async_trait;
@@ -103,14 +101,13 @@ impl Acting<'_> {
             Action::Place { job_id, on } => self.place(*job_id, on, now).await?,
             Action::Replace { original, on } => self.replace(*original, *on, now).await?,
             Action::Reject(job_id) => {
-                transactions::reject_job(self.run.store, &self.reading().job(*job_id).await?, reason, self.keep, now)
-                    .await?;
+                transactions::reject_job(self.run.store, &self.job(*job_id).await?, reason, self.keep, now).await?;
             }
             Action::Advance { job_id, ended } => {
-                transactions::advance_job(self.run.store, &self.reading().job(*job_id).await?, ended).await?;
+                transactions::advance_job(self.run.store, &self.job(*job_id).await?, ended).await?;
             }
             Action::Requeue(job_id) => {
-                transactions::requeue_job(self.run.store, &self.reading().job(*job_id).await?, reason).await?;
+                transactions::requeue_job(self.run.store, &self.job(*job_id).await?, reason).await?;
             }
             Action::SetIdle(node_id, seen) => {
                 let record = self.record(*node_id)?;

@@ -1,52 +1,37 @@
 //! What an action reads again before it writes.
 //!
-//! The indexes that the plan was made from may be behind the tables. So an action reads its alloc and its job again. A
-//! plan that is only shown is checked by the same reads (`confirm`), so that it announces nothing that a run would not
-//! do.
+//! The indexes that the plan was made from may be behind the tables. So an action reads its alloc and its job again. A plan
+//! that is only shown may name an action that a run then finds to be a conflict.
 //!
 //! Guarantees: an action that the rows no longer allow is a conflict.
 //! Does not: write.
 
-use crate::plan::{Action, FleetPlan, PlannedAction, window_over};
-use async_trait::async_trait;
-use model::cloud::Cloud;
+use super::acting::Acting;
+use crate::plan::window_over;
 use model::ids::{AllocId, JobId, NodeId};
-use model::reason::Reason;
 use model::time::Time;
 use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
 use runtime::answer::ActError;
-use runtime::confirm::{Confirm, confirmed};
-use runtime::instances;
-use runtime::observation::{Observation, ObserveError};
-use std::collections::BTreeSet;
-use store::Store;
 
-#[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
-    pub(super) store: &'a Store,
-    pub(super) cloud: &'a dyn Cloud,
-    pub(super) observed: &'a Observation,
-}
-
-impl Reading<'_> {
+impl Acting<'_> {
     /// An alloc, read again. A conflict if its version differs: then the index was behind, and the plan saw an older
     /// state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
-        let alloc = self.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.observed.alloc(id).map(|a| a.version);
+        let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
+        let read = self.run.observed.alloc(id).map(|a| a.version);
         let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
 
     /// A job, read again. A conflict if its version differs: then the plan saw an older state.
     pub(super) async fn job(&self, id: JobId) -> Result<Job, ActError> {
-        let job = self.store.job(id).await?.ok_or(ActError::CONFLICT)?;
+        let job = self.run.store.job(id).await?.ok_or(ActError::CONFLICT)?;
         if self.is_as_read(&job) { Ok(job) } else { Err(ActError::CONFLICT) }
     }
 
     /// Whether the plan saw this job as it is now.
     pub(super) fn is_as_read(&self, job: &Job) -> bool {
-        self.observed.job_as(&job.summary).map(|j| j.version) == Some(job.summary.version)
+        self.run.observed.job_as(&job.summary).map(|j| j.version) == Some(job.summary.version)
     }
 
     /// An alloc that is to be lost, read again. `record` is the record of its node as this run knows it.
@@ -59,7 +44,7 @@ impl Reading<'_> {
     ) -> Result<Alloc, ActError> {
         let alloc = self.alloc(id).await?;
         // The list of nodes may be older than the alloc that was just read. In that case the node is new, not gone.
-        if record.is_none() && self.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
+        if record.is_none() && self.run.store.node(node_id.slot()).await?.and_then(|r| r.node_id()) == Some(node_id) {
             return Err(ActError::CONFLICT);
         }
         self.nobody_waits_for(&alloc, record, now).await?;
@@ -69,11 +54,11 @@ impl Reading<'_> {
     /// The record of the node, if it lists the alloc although the alloc is not live. The alloc is read before the record. If it
     /// ended meanwhile, the same transaction took it off the record.
     pub(super) async fn lists_without_row(&self, id: AllocId, node_id: NodeId) -> Result<Option<NodeRecord>, ActError> {
-        let row = self.store.alloc(id).await?;
+        let row = self.run.store.alloc(id).await?;
         if row.is_some_and(|alloc| !alloc.summary.client.is_final() && alloc.summary.node_id == node_id) {
             return Ok(None);
         }
-        let record = self.store.node(node_id.slot()).await?;
+        let record = self.run.store.node(node_id.slot()).await?;
         let lists = |record: &NodeRecord| record.life().is_some_and(|l| l.node_id == node_id && l.allocs.contains(&id));
         Ok(record.filter(lists))
     }
@@ -81,24 +66,10 @@ impl Reading<'_> {
     /// A live alloc and the record of its node. A conflict if the alloc has ended, or if the record lists it.
     pub(super) async fn not_on_record(&self, id: AllocId, node_id: NodeId) -> Result<(Alloc, NodeRecord), ActError> {
         let alloc = self.alloc(id).await?;
-        let record = self.store.node(node_id.slot()).await?.ok_or(ActError::CONFLICT)?;
+        let record = self.run.store.node(node_id.slot()).await?.ok_or(ActError::CONFLICT)?;
         let lacks = record.life().is_some_and(|life| life.node_id == node_id && !life.allocs.contains(&id));
         let is_live = !alloc.summary.client.is_final() && alloc.summary.node_id == node_id;
         if is_live && lacks { Ok((alloc, record)) } else { Err(ActError::CONFLICT) }
-    }
-
-    /// A conflict unless the alloc can be lost, or taken off its node's record.
-    async fn can_be_lost(
-        &self,
-        id: AllocId,
-        node_id: NodeId,
-        record: Option<&NodeRecord>,
-        now: Time,
-    ) -> Result<(), ActError> {
-        match self.lists_without_row(id, node_id).await? {
-            Some(_) => Ok(()),
-            None => self.lost(id, node_id, record, now).await.map(drop),
-        }
     }
 
     /// Refuses to lose an alloc whose job regroups, because such a job waits until its stopped allocs have really
@@ -109,7 +80,7 @@ impl Reading<'_> {
         let told = alloc.summary.desired == Desired::Stop;
         let waits = alloc.summary.failure_policy.lost_after_s > 0 && !window_over(&alloc.summary, now);
         if silent && might_run && told && waits {
-            let job = self.store.job(alloc.id().job_id).await?;
+            let job = self.run.store.job(alloc.id().job_id).await?;
             if job.is_some_and(|j| j.summary.state == JobState::Regrouping) {
                 return Err(ActError::CONFLICT);
             }
@@ -120,26 +91,26 @@ impl Reading<'_> {
     /// An alloc that is to be stopped, and its job, both read again. A conflict if the job wants the alloc.
     pub(super) async fn stopped(&self, id: AllocId) -> Result<(Alloc, Option<Job>), ActError> {
         let alloc = self.alloc(id).await?;
-        let job = self.store.job(id.job_id).await?;
+        let job = self.run.store.job(id.job_id).await?;
         let is_placed = |j: &Job| matches!(j.summary.state, JobState::Placing | JobState::Placed);
         let wants = |j: &Job| is_placed(j) && !j.summary.done.contains(&id.member) && j.summary.allocs.contains(&id);
         if job.as_ref().is_some_and(wants) { Err(ActError::CONFLICT) } else { Ok((alloc, job)) }
     }
 
     /// The copies of a reconnect that is to be resolved, and their job, all read again. A conflict if the node of one of
-    /// them is not heard. `record` gives the record of a node.
+    /// them is not heard.
     pub(super) async fn resolved(
         &self,
         keep: AllocId,
         stop: &[AllocId],
-        record: impl Fn(NodeId) -> Option<NodeRecord>,
         now: Time,
     ) -> Result<(Job, Vec<Alloc>), ActError> {
         let job = self.job(keep.job_id).await?;
         let mut copies = Vec::new();
         for id in std::iter::once(&keep).chain(stop) {
             let alloc = self.alloc(*id).await?;
-            let is_heard = record(alloc.summary.node_id).is_some_and(|record| record.is_heard(now));
+            let record = self.run.locks.record_of(alloc.summary.node_id);
+            let is_heard = record.is_some_and(|record| record.is_heard(now));
             if alloc.summary.client == ClientStatus::Unknown || !is_heard {
                 return Err(ActError::CONFLICT);
             }
@@ -147,54 +118,4 @@ impl Reading<'_> {
         }
         Ok((job, copies))
     }
-}
-
-#[async_trait]
-impl Confirm<Action> for Reading<'_> {
-    async fn check(&self, action: &Action, now: Time) -> Result<(), ActError> {
-        let record = |node_id: NodeId| self.observed.node(node_id);
-        match action {
-            Action::Clean { unlisted: Some(instance_id), .. } => instances::is_gone(self.cloud, instance_id).await?,
-            Action::ListAlloc(id, node_id) => drop(self.not_on_record(*id, *node_id).await?),
-            Action::LoseAlloc(id, node_id) => self.can_be_lost(*id, *node_id, record(*node_id), now).await?,
-            Action::StopAlloc(id, _) => drop(self.stopped(*id).await?),
-            Action::UnknownAlloc(id, _) | Action::Drain(id, _) => drop(self.alloc(*id).await?),
-            Action::Replace { original, .. } => {
-                self.alloc(*original).await?;
-                self.job(original.job_id).await?;
-            }
-            Action::ResolveReconnect { keep, stop, .. } => {
-                self.resolved(*keep, stop, |node_id| record(node_id).cloned(), now).await?;
-            }
-            Action::Launch { job_id: Some(job_id), .. }
-            | Action::Place { job_id, .. }
-            | Action::Reject(job_id)
-            | Action::Requeue(job_id)
-            | Action::Advance { job_id, .. } => {
-                self.job(*job_id).await?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// The plan without the actions that would be conflicts if a run carried the plan out now.
-pub async fn confirm(
-    store: &Store,
-    cloud: &dyn Cloud,
-    seen: &Observation,
-    plan: FleetPlan,
-    now: Time,
-) -> Result<FleetPlan, ObserveError> {
-    let job = |p: &PlannedAction| if let Action::Place { job_id, .. } = &p.action { Some(*job_id) } else { None };
-    let placed = |plan: &FleetPlan| plan.actions.iter().filter_map(job).collect::<BTreeSet<JobId>>();
-    let before = placed(&plan);
-    let mut plan = confirmed(&Reading { store, cloud, observed: seen }, plan, now).await?;
-    let after = placed(&plan);
-    // The plan no longer places these jobs, so they wait, and the plan has no other reason for that.
-    for job in seen.jobs.iter().filter(|j| before.contains(&j.job_id) && !after.contains(&j.job_id)) {
-        plan.explained.waits(job, &[Reason::ChangedMeanwhile {}]);
-    }
-    Ok(plan)
 }

@@ -1,17 +1,16 @@
 //! What the queue needs of the nodes that are there. The stage `demand` fills it in, `relaunch` takes off the nodes that will
 //! not come, and `shutdown` decides by it.
 
-use super::view::ByNode;
 use model::Usd;
 use model::ids::{JobId, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct QueueNeeds {
     /// Nodes on which something is placed or reserved, and the first job that this run reserves the node for.
-    pub(super) used: ByNode<Option<JobId>>,
+    pub(super) used: BTreeMap<NodeId, Option<JobId>>,
     /// Nodes that satisfy a demand set, and the name of the first such set.
-    pub(super) for_sets: ByNode<String>,
+    pub(super) for_sets: BTreeMap<NodeId, String>,
     /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(super) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.

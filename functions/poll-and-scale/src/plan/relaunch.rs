@@ -7,10 +7,10 @@
 
 use super::actions::{Action, FleetPlan, Note};
 use super::needs::QueueNeeds;
-use super::view::{NodeSet, View};
+use super::view::View;
 use model::batch::Batch;
 use model::events::Subject;
-use model::ids::Ulid;
+use model::ids::{NodeId, Ulid};
 use model::limits::Limit;
 use model::reason::Reason;
 use model::{Intent, Life};
@@ -42,14 +42,14 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &mut QueueNeeds
 }
 
 /// The nodes of these lives that somebody needs: a job, a demand set, the minimum, or an operator who holds the node.
-fn needed(view: &View<'_>, needs: &QueueNeeds, lives: &[&Life]) -> NodeSet {
+fn needed(view: &View<'_>, needs: &QueueNeeds, lives: &[&Life]) -> BTreeSet<NodeId> {
     let mut spare = needs.usable.saturating_sub(view.minimum());
     let mut is_needed = |life: &Life| {
         let node_id = life.node_id;
         if life.intent != Intent::Run {
             return life.intent == Intent::Hold;
         }
-        if needs.more_may_come || needs.used.contains(&node_id) || needs.for_sets.contains(&node_id) {
+        if needs.more_may_come || needs.used.contains_key(&node_id) || needs.for_sets.contains_key(&node_id) {
             return true;
         }
         // If there are more nodes than the minimum, those of the highest slots are too many.

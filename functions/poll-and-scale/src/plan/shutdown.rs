@@ -20,7 +20,7 @@
 use super::actions::{Action, Because, FleetPlan, Note};
 use super::liveness::{boot_is_over, stuck_syncing};
 use super::needs::QueueNeeds;
-use super::view::{NodeSet, View};
+use super::view::View;
 use model::events::Subject;
 use model::explain::name_of;
 use model::ids::{JobId, NodeId};
@@ -28,11 +28,12 @@ use model::node::Idleness;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
+use std::collections::BTreeSet;
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
     let surplus = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
-    let placed: NodeSet = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
+    let placed: BTreeSet<NodeId> = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
     for (record, life) in lives {
         let node_id = life.node_id;
         let stays = if view.is_partially_read(node_id) {
@@ -46,13 +47,13 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
             let need = if surplus.contains(&node_id) {
                 Need::Surplus
             } else {
-                match needs.used.get(node_id) {
+                match needs.used.get(&node_id) {
                     None if needs.more_may_come => Need::Unread,
                     job => Need::Needed(job.copied().flatten()),
                 }
             };
             let stays = one(view, plan, record, life, need);
-            match (stays, needs.for_sets.get(node_id)) {
+            match (stays, needs.for_sets.get(&node_id)) {
                 (Some(Reason::KeptForMinimum { .. }), Some(set)) => Some(Reason::KeptForSet { set: set.clone() }),
                 (stays, _) => stays,
             }
@@ -62,18 +63,18 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
             plan.explained.stays(node_id, why);
         }
     }
-    plan.surplus = surplus.nodes().map(NodeId::slot).collect();
+    plan.surplus = surplus.iter().map(|node_id| node_id.slot()).collect();
 }
 
 /// The idle nodes that are not needed: nothing is placed or reserved on them, and they are above `nodes.min` or in the
 /// way of a launch. The most expensive ones are chosen first.
-fn surplus(view: &View<'_>, needs: &QueueNeeds) -> NodeSet {
+fn surplus(view: &View<'_>, needs: &QueueNeeds) -> BTreeSet<NodeId> {
     let mut idle: Vec<&Life> = view
         .lives()
         .filter(|(r, l)| r.takes_work() && view.reached.refusal(r).is_none() && is_idle(r, l, view.now))
         .map(|(_, l)| l)
         .filter(|l| {
-            let is_free = !needs.used.contains(&l.node_id) && !view.decided.contains(&l.node_id);
+            let is_free = !needs.used.contains_key(&l.node_id) && !view.decided.contains(&l.node_id);
             is_free && !view.is_partially_read(l.node_id) && !view.is_leaving(l)
         })
         .collect();
@@ -100,7 +101,7 @@ fn surplus(view: &View<'_>, needs: &QueueNeeds) -> NodeSet {
 fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
     let silent =
         |c: &Contact| matches!(c.status, NodeStatus::Disconnected | NodeStatus::Down) && c.lease_expires_at < now;
-    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.busy && !silent(c))
+    life.allocs.is_empty() && !record.contact().is_some_and(|c| c.health.busy && !silent(c))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,7 +169,7 @@ fn in_use(
         shut_down(plan, life, Because::NotNeeded, reason);
     } else if !idle {
         count_idle(plan, life, contact, Idleness::Needed);
-        return contact.busy.then_some(Reason::AgentSaysBusy {});
+        return contact.health.busy.then_some(Reason::AgentSaysBusy {});
     } else if contact.status == NodeStatus::Down {
         return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {

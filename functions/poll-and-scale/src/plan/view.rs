@@ -13,7 +13,6 @@ use model::time::Time;
 use model::{AllocSummary, JobSummary, Life, NodeRecord, Offering};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 
 /// The time from one scheduled run to the next, in seconds. A decision for the last run before a moment looks this far
 /// ahead.
@@ -24,116 +23,26 @@ struct LifeFacts<'a> {
     record: &'a NodeRecord,
     life: &'a Life,
     /// The instances of the life in EC2's list: the bound one, or, while none is bound, those that it may get.
-    listed: Few<&'a Instance>,
+    listed: Vec<&'a Instance>,
     /// The instances with the tag of this node. In a batch: the instance that the record names, or the one that it will get.
-    tagged: Few<&'a Instance>,
+    tagged: Vec<&'a Instance>,
     foreign: Option<&'a Instance>,
-    /// Where its allocs are in `on_nodes`.
-    allocs: Range<usize>,
-    has_size: bool,
-}
-
-/// A list that mostly has one element, and then allocates no memory.
-#[derive(Clone)]
-struct Few<T> {
-    first: Option<T>,
-    others: Vec<T>,
-}
-
-impl<T: Copy> Few<T> {
-    const fn none() -> Self {
-        Self { first: None, others: Vec::new() }
-    }
-
-    fn push(&mut self, one: T) {
-        if self.first.is_none() {
-            self.first = Some(one);
-        } else {
-            self.others.push(one);
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = T> {
-        self.first.into_iter().chain(self.others.iter().copied())
-    }
-}
-
-/// Notes of a plan about nodes, by slot. Only current lives have notes, and a slot has one current life.
-#[derive(Debug)]
-pub(crate) struct ByNode<T>(Vec<Option<(NodeId, T)>>);
-
-pub(crate) type NodeSet = ByNode<()>;
-
-impl<T> Default for ByNode<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T> ByNode<T> {
-    pub(crate) fn note(&mut self, node_id: NodeId, what: T) {
-        let slot = node_id.slot().number() as usize;
-        if self.0.len() <= slot {
-            self.0.resize_with(slot + 1, || None);
-        }
-        if let Some(at) = self.0.get_mut(slot) {
-            *at = Some((node_id, what));
-        }
-    }
-
-    pub(crate) fn get(&self, node_id: NodeId) -> Option<&T> {
-        let noted = self.0.get(node_id.slot().number() as usize)?.as_ref();
-        noted.filter(|(id, _)| *id == node_id).map(|(_, what)| what)
-    }
-
-    pub(crate) fn contains(&self, node_id: &NodeId) -> bool {
-        self.get(*node_id).is_some()
-    }
-
-    /// The nodes in the order of their slots.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.0.iter().flatten().map(|(node_id, _)| *node_id)
-    }
-}
-
-impl<T> FromIterator<(NodeId, T)> for ByNode<T> {
-    fn from_iter<I: IntoIterator<Item = (NodeId, T)>>(notes: I) -> Self {
-        let mut all = Self::default();
-        notes.into_iter().for_each(|(node_id, what)| all.note(node_id, what));
-        all
-    }
-}
-
-impl NodeSet {
-    pub(crate) fn insert(&mut self, node_id: NodeId) {
-        self.note(node_id, ());
-    }
-}
-
-impl FromIterator<NodeId> for NodeSet {
-    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> Self {
-        nodes.into_iter().map(|node_id| (node_id, ())).collect()
-    }
+    allocs: Vec<&'a AllocSummary>,
 }
 
 pub(crate) struct View<'a> {
     pub(crate) observed: &'a Observation,
     pub(crate) now: Time,
+    /// In the order of the slots.
     lives: Vec<LifeFacts<'a>>,
-    /// Where the life of a slot is in `lives`.
-    by_slot: Vec<Option<u32>>,
-    /// The allocs, those of a node next to each other.
-    on_nodes: Vec<&'a AllocSummary>,
-    /// The ids of `observed.allocs`, in the same order. A search in ids is faster than one in whole rows.
-    alloc_ids: Vec<AllocId>,
     /// Sorted by id.
     jobs: Vec<(JobId, &'a JobSummary)>,
     /// Nodes about which this plan has already decided.
-    pub(crate) decided: NodeSet,
+    pub(crate) decided: BTreeSet<NodeId>,
     /// Nodes that this plan takes out of service: no room is counted on them.
-    pub(crate) lost: NodeSet,
+    pub(crate) lost: BTreeSet<NodeId>,
     /// Nodes whose absence this run does not believe: they count as there, and get no new work.
-    pub(crate) retained: NodeSet,
+    pub(crate) retained: BTreeSet<NodeId>,
     /// The allocs that this plan loses or tells to stop: nobody makes a copy of them.
     pub(crate) ending: BTreeSet<AllocId>,
     /// Which silence this run believes.
@@ -154,13 +63,10 @@ impl<'a> View<'a> {
             observed: seen,
             now,
             lives: Vec::with_capacity(seen.nodes.len()),
-            by_slot: Vec::new(),
-            on_nodes: Vec::new(),
-            alloc_ids: seen.allocs.iter().map(|a| a.alloc_id).collect(),
             jobs,
-            decided: NodeSet::default(),
-            lost: NodeSet::default(),
-            retained: NodeSet::default(),
+            decided: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            retained: BTreeSet::new(),
             ending: BTreeSet::new(),
             suspicion: Suspicion::default(),
             reached: Reached::of(&seen.nodes, now),
@@ -182,25 +88,16 @@ impl<'a> View<'a> {
     }
 
     fn read_lives(&mut self) {
-        // Nodes of the same size are mostly next to each other.
-        let mut size: Option<(&str, bool)> = None;
         for record in &self.observed.nodes {
             let Some(life) = record.life() else { continue };
-            let name = life.offering.size.as_str();
-            let known = size.filter(|(of, _)| *of == name).map(|(_, has_size)| has_size);
-            let has_size = known.unwrap_or_else(|| self.observed.policy.has_size(name));
-            size = Some((name, has_size));
-            let slot = record.slot.number() as usize;
-            if self.by_slot.len() <= slot {
-                self.by_slot.resize(slot + 1, None);
-            }
-            if let Some(at) = self.by_slot.get_mut(slot) {
-                *at = u32::try_from(self.lives.len()).ok();
-            }
-            let (listed, tagged) = (Few::none(), Few::none());
-            self.lives.push(LifeFacts { record, life, listed, tagged, foreign: None, allocs: 0..0, has_size });
+            let (listed, tagged, allocs) = (Vec::new(), Vec::new(), Vec::new());
+            self.lives.push(LifeFacts { record, life, listed, tagged, foreign: None, allocs });
         }
-        self.read_allocs();
+        for alloc in &self.observed.allocs {
+            if let Some(facts) = self.facts_mut(alloc.node_id) {
+                facts.allocs.push(alloc);
+            }
+        }
         for instance in &self.observed.instances {
             if let Some(facts) = instance.node_id().and_then(|node_id| self.facts_mut(node_id)) {
                 facts.tagged.push(instance);
@@ -253,47 +150,16 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts the allocs of each node next to each other: counts them, gives each node a range, and fills the ranges. So no node
-    /// needs a list of its own.
-    fn read_allocs(&mut self) {
-        let node_of = |alloc: &AllocSummary| {
-            let at = self.at(alloc.node_id)?;
-            self.lives.get(at).filter(|f| f.life.node_id == alloc.node_id).map(|_| at)
-        };
-        let node_of: Vec<Option<usize>> = self.observed.allocs.iter().map(node_of).collect();
-        for at in node_of.iter().flatten() {
-            if let Some(facts) = self.lives.get_mut(*at) {
-                facts.allocs.end += 1;
-            }
-        }
-        let mut from = 0;
-        for facts in &mut self.lives {
-            let many = facts.allocs.end;
-            facts.allocs = from..from;
-            from += many;
-        }
-        let Some(any) = self.observed.allocs.first() else { return };
-        self.on_nodes = vec![any; from];
-        for (alloc, at) in self.observed.allocs.iter().zip(node_of) {
-            let facts = at.and_then(|at| self.lives.get_mut(at));
-            if let Some((facts, place)) = facts.and_then(|f| self.on_nodes.get_mut(f.allocs.end).map(|p| (f, p))) {
-                *place = alloc;
-                facts.allocs.end += 1;
-            }
-        }
-    }
-
     pub(crate) fn is_taken(&self, slot: Slot) -> bool {
-        self.by_slot.get(slot.number() as usize).is_some_and(Option::is_some)
+        self.at(slot).is_some()
     }
 
-    fn at(&self, node_id: NodeId) -> Option<usize> {
-        let at = self.by_slot.get(node_id.slot().number() as usize).copied().flatten();
-        at.and_then(|at| usize::try_from(at).ok())
+    fn at(&self, slot: Slot) -> Option<usize> {
+        self.lives.binary_search_by_key(&slot, |facts| facts.record.slot).ok()
     }
 
     fn facts(&self, node_id: NodeId) -> Option<&LifeFacts<'a>> {
-        self.lives.get(self.at(node_id)?).filter(|f| f.life.node_id == node_id)
+        self.lives.get(self.at(node_id.slot())?).filter(|f| f.life.node_id == node_id)
     }
 
     /// Whether the node still has its slot.
@@ -302,7 +168,7 @@ impl<'a> View<'a> {
     }
 
     fn facts_mut(&mut self, node_id: NodeId) -> Option<&mut LifeFacts<'a>> {
-        let at = self.at(node_id)?;
+        let at = self.at(node_id.slot())?;
         self.lives.get_mut(at).filter(|f| f.life.node_id == node_id)
     }
 
@@ -323,28 +189,28 @@ impl<'a> View<'a> {
 
     /// The live allocs of a job. The allocs are sorted by id, so those of one job are next to each other.
     pub(crate) fn allocs_of(&self, job_id: JobId) -> &'a [AllocSummary] {
-        let from = self.alloc_ids.partition_point(|id| id.job_id < job_id);
-        let to = self.alloc_ids.partition_point(|id| id.job_id <= job_id);
-        self.observed.allocs.get(from..to).unwrap_or_default()
+        let allocs = &self.observed.allocs;
+        let from = allocs.partition_point(|alloc| alloc.alloc_id.job_id < job_id);
+        let to = allocs.partition_point(|alloc| alloc.alloc_id.job_id <= job_id);
+        allocs.get(from..to).unwrap_or_default()
     }
 
     pub(crate) fn is_live_alloc(&self, id: AllocId) -> bool {
-        self.alloc_ids.binary_search(&id).is_ok()
+        self.observed.alloc(id).is_some()
     }
 
     pub(crate) fn allocs_on(&self, node_id: NodeId) -> &[&'a AllocSummary] {
-        let allocs = self.facts(node_id).and_then(|f| self.on_nodes.get(f.allocs.clone()));
-        allocs.unwrap_or_default()
+        self.facts(node_id).map(|f| f.allocs.as_slice()).unwrap_or_default()
     }
 
     /// Whether the policy has the size of this life.
     pub(crate) fn has_size(&self, life: &Life) -> bool {
-        self.facts(life.node_id).is_some_and(|f| f.has_size)
+        self.observed.policy.has_size(&life.offering.size)
     }
 
     /// See `LifeFacts::listed`.
     pub(crate) fn instances_of(&self, life: &Life) -> impl Iterator<Item = &'a Instance> {
-        self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter())
+        self.facts(life.node_id).into_iter().flat_map(|f| f.listed.iter().copied())
     }
 
     /// The bound instance, if it belongs to another node.
@@ -354,7 +220,7 @@ impl<'a> View<'a> {
 
     /// The instances of `LifeFacts::tagged` that are not terminated.
     pub(crate) fn tagged(&self, node_id: NodeId) -> impl Iterator<Item = &'a Instance> {
-        self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter()).filter(|i| is_live(i))
+        self.facts(node_id).into_iter().flat_map(|f| f.tagged.iter().copied()).filter(|i| is_live(i))
     }
 
     /// When EC2 launched the node's instance: the start of its shutdown windows and of what it costs. If EC2 does not list

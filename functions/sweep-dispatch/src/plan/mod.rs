@@ -10,11 +10,14 @@ use model::handle::{AllocFact, CacheFact, Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{BrakeKind, Handle, NodeRecord, NodeState};
+use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::{validation, watchdog};
 use std::collections::BTreeMap;
 use store::Table;
+
+/// How long a handle waits for its next look while the record of its node is quarantined.
+const UNKNOWN: Span = Span::from_s(3600);
 
 /// The plan of one run.
 pub type SweepPlan = model::action::Plan<SweepAction>;
@@ -27,12 +30,15 @@ pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
     // Only this function reads handles; the others warn of all other rows.
     validation::warn(&mut plan, &seen.quarantined, Table::Handles, SweepAction::Warn);
     watchdog::warn(&mut plan, seen, SWEEP_DISPATCH, now, SweepAction::Warn);
-    end_brakes(seen, &records, now, &mut plan);
-    // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
-    let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
-    for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known) {
+    for handle in seen.handles.iter().filter(|h| h.due_at <= now).cloned() {
+        if seen.quarantined.slots.contains(&handle.node_id.slot()) {
+            // The node is not known. A later look leaves room for the handles of other nodes in the list of a run.
+            let later = Box::new(Handle { due_at: now + UNKNOWN, ..handle.clone() });
+            let what = "the record of its node cannot be used".to_owned();
+            plan.add_quietly(SweepAction::Postpone(handle, later), Reason::RowInvalid { what });
+            continue;
+        }
         let record = records.get(&handle.node_id.slot()).copied();
-        let handle = handle.clone();
         match handle.due(node_fact(&handle, record, seen), cache_unused, now) {
             Due::Mark(reason) => plan.add(SweepAction::MarkDestroying(handle), reason),
             Due::Later(after, reason) => plan.add_quietly(SweepAction::Postpone(handle, after), reason),
@@ -41,21 +47,6 @@ pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
         }
     }
     plan
-}
-
-/// Ends what the brake `handles` holds of a node whose life is over: no report of that node will end it.
-fn end_brakes(seen: &Observation, records: &BTreeMap<Slot, &NodeRecord>, now: Time, plan: &mut SweepPlan) {
-    let (kind, entry) = (BrakeKind::Handles, seen.control.brake(BrakeKind::Handles));
-    let of = |source: &&str| source.split('#').next().and_then(|node| node.parse::<NodeId>().ok());
-    let mut over = entry.sources().filter(|source| {
-        let node_id = of(source);
-        node_id.is_some_and(|id| records.get(&id.slot()).is_some_and(|record| is_over(record, id)))
-    });
-    // Only one in each run, because the change is made to the entry as it was read.
-    if let Some(source) = over.next() {
-        let change = seen.control.brake_of(kind, source, now).ends();
-        plan.add_quietly(SweepAction::EndBrake(Box::new(change)), Reason::TroubleOver { kind });
-    }
 }
 
 fn node_fact(handle: &Handle, record: Option<&NodeRecord>, seen: &Observation) -> NodeFact {

@@ -25,16 +25,15 @@ impl Given {
 }
 
 #[test]
-fn a_handle_that_is_there_twice_is_named_and_nothing_is_decided_about_it() {
-    let given = given().working(0);
-    let row =
-        |name: &str| Handle::new(fixtures::node_id(0), name.into(), HandleKind::Volume, HandleState::Live, 1, at(0));
-    let state = serde_json::json!({"now": at(100).as_ms(), "nodes": given.seen.nodes, "policy": example_json(),
-        "handles": [row("cache:a"), row("cache:b"), row("cache:a")]});
-    let (seen, now) = Observation::from_state(&state, None).unwrap();
-    let rows: Vec<(String, Option<String>)> =
-        plan(&seen, now).actions.iter().map(|p| (p.row().subject, p.row().handle)).collect();
-    assert_eq!(rows, [("slot#0".to_owned(), None), ("slot#0".to_owned(), Some("cache:b".to_owned()))]);
+fn the_handles_of_a_quarantined_record_are_put_off_for_an_hour() {
+    let mut given = given().working(0);
+    given.seen.quarantined.slots.insert(fixtures::slot(0));
+    given.seen.nodes.clear();
+    let row = Handle::new(fixtures::node_id(0), "cache:a".into(), HandleKind::Volume, HandleState::Live, 1, at(0));
+    given.seen.handles.push(row.clone());
+    let actions: Vec<SweepAction> = plan(&given.seen, at(100)).actions.into_iter().map(|p| p.action).collect();
+    let later = Handle { due_at: at(100 + 3600), ..row.clone() };
+    assert_eq!(actions, [SweepAction::Postpone(row, Box::new(later))]);
 }
 
 #[test]

@@ -338,8 +338,6 @@ string_enum! {
         Missing = "missing",
         /// Instances that no record claims.
         Orphans = "orphans",
-        /// Handles that a report would destroy or drop.
-        Handles = "handles",
     }
 }
 

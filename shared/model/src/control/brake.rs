@@ -3,8 +3,7 @@
 //! Guarantees: the entry keeps the start time of a trouble for as long as its source sees the trouble; a brake lets go
 //! when its time has passed (if it has one); an operator's release lets go exactly what it names, once, and only in the
 //! trouble in which it was given; the entry says that nothing is held as soon as its source no longer sees the trouble.
-//! A source is a function, or a node whose reports are held. Each source is judged by itself, and changes only its own
-//! part of the entry.
+//! A source is a function. Each source is judged by itself, and changes only its own part of the entry.
 //! Does not: say what is taken away, or how many there are. Each caller does.
 //! Sources: Nomad PR 15068 (mass disconnects), Concourse #1959 (mass disappearance).
 
@@ -15,10 +14,7 @@ use crate::time::{Span, Time};
 use std::collections::BTreeSet;
 
 /// If a trouble is seen again within this time, it is the same trouble. The time covers two runs of a slow schedule.
-const SAME_TROUBLE_RUNS: Span = Span::from_s(600);
-/// The same limit for troubles that reports show. The time covers two reports of the slowest agent, which waits at
-/// most an hour between them.
-const SAME_TROUBLE_REPORTS: Span = Span::from_s(7200);
+const SAME_TROUBLE: Span = Span::from_s(600);
 
 /// A brake as one source sees it: the entry and the operator's release as read, and the time of the decision.
 #[derive(Clone, Debug)]
@@ -28,14 +24,12 @@ pub struct Brake<'a> {
     entry: BrakeEntry,
     release: Release,
     now: Time,
-    /// The held ids of this source that this look does not judge. They stay held.
-    others: BTreeSet<String>,
 }
 
 impl Control {
-    /// A brake, as the function or node of this name sees it.
+    /// A brake, as the function of this name sees it.
     pub fn brake_of<'a>(&self, kind: BrakeKind, source: &'a str, now: Time) -> Brake<'a> {
-        Brake::new(kind, source, self.brake(kind), self.release(kind), now)
+        Brake { kind, source, entry: self.brake(kind), release: self.release(kind), now }
     }
 }
 
@@ -53,7 +47,7 @@ pub struct Threshold {
 pub struct Incident {
     /// How long the brake holds; `None`: until an operator releases it.
     pub hold: Option<Span>,
-    /// The ids of the nodes, records, instances or handles that would be taken away now.
+    /// The ids of the nodes, records or instances that would be taken away now.
     pub ids: Vec<String>,
     /// The trouble cannot have begun before this time, so an older entry is about another trouble. `None`: nothing shows
     /// when the trouble began.
@@ -106,32 +100,8 @@ impl BrakeChange {
 }
 
 impl<'a> Brake<'a> {
-    pub const fn new(kind: BrakeKind, source: &'a str, entry: BrakeEntry, release: Release, now: Time) -> Self {
-        Self { kind, source, entry, release, now, others: BTreeSet::new() }
-    }
-
-    /// The brake for a look that does not judge some ids, for example because it sees only a range of names. What is held or
-    /// released of them stays so.
-    #[must_use]
-    pub fn without_judging(mut self, is_not_judged: impl Fn(&str) -> bool) -> Self {
-        let held = self.part().map(|part| part.ids).unwrap_or_default();
-        self.others = held.into_iter().filter(|id| is_not_judged(id)).collect();
-        self
-    }
-
-    fn used(&self) -> Option<Release> {
-        self.release.used(self.source, |id| self.others.contains(id), self.now)
-    }
-
-    const fn memory(&self) -> Span {
-        match self.kind {
-            BrakeKind::Leases | BrakeKind::Missing | BrakeKind::Orphans => SAME_TROUBLE_RUNS,
-            BrakeKind::Handles => SAME_TROUBLE_REPORTS,
-        }
-    }
-
     fn part(&self) -> Option<BrakePart> {
-        self.entry.part(self.source, self.memory(), self.now)
+        self.entry.part(self.source, SAME_TROUBLE, self.now)
     }
 
     /// When the known trouble began; now if none is known.
@@ -148,31 +118,23 @@ impl<'a> Brake<'a> {
         count > 0 && sum > threshold.number && sum as f64 > threshold.share * all as f64
     }
 
-    /// What to store when the source sees nothing unusual: nothing that this look judges is held any more, and its release is over.
-    /// The start of the trouble is remembered, because the trouble may come and go.
-    pub fn calm(&self) -> BrakeChange {
-        let known = self.part();
-        let has_part = self.entry.sources().any(|source| source == self.source);
-        let entry = match known {
-            Some(part) if part.count == 0 || (!self.others.is_empty() && part.ids.len() == self.others.len()) => None,
-            Some(part) => {
-                let ids: Vec<String> = self.others.iter().cloned().collect();
-                let calm = BrakePart { count: ids.len() as u64, ids, ..part };
-                Some(self.entry.with(self.source, Some(calm), None, self.now))
-            }
+    /// What to store when the source sees nothing unusual: nothing is held any more, and its release is over. The start of the
+    /// trouble is remembered, because the trouble may come and go.
+    fn calm(&self) -> BrakeChange {
+        let entry = match self.part() {
+            Some(part) if part.count == 0 => None,
+            Some(part) => Some(BrakePart { count: 0, ids: Vec::new(), ..part }).map(|calm| self.with(Some(calm), None)),
             // The time of the part is impossible, or is over.
-            None if has_part && self.entry.until_at().is_some_and(|until| self.now < until) => {
-                Some(self.entry.with(self.source, None, None, self.now))
+            None if self.entry.names(self.source) && self.entry.until_at().is_some_and(|until| self.now < until) => {
+                Some(self.with(None, None))
             }
             None => None,
         };
-        self.change(entry, self.used())
+        self.change(entry, self.release.used(self.source, self.now))
     }
 
-    /// What to store when the source no longer exists.
-    pub fn ends(&self) -> BrakeChange {
-        let entry = self.entry.with(self.source, None, None, self.now);
-        self.change(Some(entry), self.used())
+    fn with(&self, part: Option<BrakePart>, message: Option<String>) -> BrakeEntry {
+        self.entry.with(self.source, part, message, self.now)
     }
 
     fn change(&self, entry: Option<BrakeEntry>, release: Option<Release>) -> BrakeChange {
@@ -194,7 +156,7 @@ impl<'a> Brake<'a> {
     }
 
     /// Decides what may be taken away in this trouble.
-    pub fn decide(&self, trouble: Incident) -> Decision {
+    fn decide(&self, trouble: Incident) -> Decision {
         let now = self.now;
         let known = self.part().filter(|part| trouble.not_before.is_none_or(|at| part.since_at >= at));
         let since = known.as_ref().map_or(now, |part| part.since_at);
@@ -203,24 +165,19 @@ impl<'a> Brake<'a> {
         let may_release = known.is_some() && self.release.applies(now) && self.release.since_at() >= Some(since);
         let named = if may_release && !is_over { self.release.ids(self.source) } else { &[] };
         let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
-        let (released, mut held): (BTreeSet<String>, Vec<String>) = {
-            let (released, held): (Vec<_>, Vec<_>) =
-                trouble.ids.into_iter().partition(|id| named.contains(id.as_str()));
-            (released.into_iter().collect(), held)
-        };
-        held.extend(self.others.iter().filter(|id| !released.contains(*id)).cloned());
-        held.sort_unstable();
-        held.dedup();
+        let ids: BTreeSet<String> = trouble.ids.into_iter().collect();
+        let (released, held): (BTreeSet<String>, BTreeSet<String>) =
+            ids.into_iter().partition(|id| named.contains(id.as_str()));
         let count = if is_over { 0 } else { held.len() as u64 };
         let part = BrakePart {
-            ids: if is_over { Vec::new() } else { held },
+            ids: if is_over { Vec::new() } else { held.into_iter().collect() },
             count,
             permit: known.as_ref().map_or(0, |part| part.permit).saturating_add(released.len() as u64),
             since_at: since,
-            until_at: now + self.memory(),
+            until_at: now + SAME_TROUBLE,
         };
-        let entry = self.entry.with(self.source, Some(part), Some(trouble.why.to_string()), now);
-        let used = (!released.is_empty()).then(|| self.used()).flatten();
+        let entry = self.with(Some(part), Some(trouble.why.to_string()));
+        let used = self.release.used(self.source, now).filter(|_| !released.is_empty());
         let (why, kind) = (Box::new(trouble.why), self.kind);
         let is_known = known.is_some();
         let reason = match left {
@@ -229,8 +186,7 @@ impl<'a> Brake<'a> {
             None => Reason::Held { why, kind },
         };
         Decision {
-            // A source without room in the entry is held too. It is no news, because it would be news each time.
-            news: count > 0 && known.is_none_or(|part| part.count == 0) && entry.names(self.source),
+            news: count > 0 && known.is_none_or(|part| part.count == 0),
             permit: if is_over { Permit::All } else { Permit::Only(released) },
             // A brake that never held has no entry to store.
             change: self.change((count > 0 || is_known).then_some(entry), used),
@@ -264,7 +220,7 @@ mod tests {
 
     impl Stored {
         fn brake<'a>(&self, source: &'a str, s: i64) -> Brake<'a> {
-            Brake::new(self.kind, source, self.entry.clone(), self.release.clone(), at(s))
+            Brake { kind: self.kind, source, entry: self.entry.clone(), release: self.release.clone(), now: at(s) }
         }
 
         fn store(&mut self, change: BrakeChange) {
@@ -332,50 +288,17 @@ mod tests {
 
     #[test]
     fn each_source_is_released_by_itself() {
-        let mut brake = new(BrakeKind::Handles);
+        let mut brake = new(BrakeKind::Missing);
         brake.look("a", None, ids(0..3), 0);
         brake.give(10);
-        assert_eq!(brake.look("b", None, ids(0..3), 20), (vec![], 6, true), "the ids of another node");
-        assert_eq!(brake.look("a", None, ids(0..3), 3600), (ids(0..3), 3, false), "reports may be rare");
+        assert_eq!(brake.look("b", None, ids(0..3), 20), (vec![], 6, true), "the ids of another function");
+        assert_eq!(brake.look("a", None, ids(0..3), 500), (ids(0..3), 3, false));
         assert_eq!(brake.entry.ids().collect::<Vec<_>>(), [("b", "i-0"), ("b", "i-1"), ("b", "i-2")]);
     }
 
     #[test]
-    fn what_a_look_does_not_judge_stays_held_and_released() {
-        let mut brake = new(BrakeKind::Handles);
-        brake.look("a", None, ids(0..6), 0);
-        brake.give(10);
-        let high = |id: &str| id >= "i-3";
-        // A look at the first half sees nothing any more.
-        let first = brake.brake("a", 20).without_judging(high);
-        brake.store(first.calm());
-        assert_eq!(brake.entry.ids().map(|(_, id)| id).collect::<Vec<_>>(), ["i-3", "i-4", "i-5"]);
-        assert!(brake.brake("a", 25).without_judging(high).calm().is_empty(), "nothing more to store");
-        assert!(brake.brake("a", 25).without_judging(|_| true).calm().is_empty(), "a look that judges nothing");
-        // The look at the second half uses what the operator released of it.
-        let trouble =
-            |ids| Incident { hold: None, ids, not_before: None, why: Reason::ManyUnlisted { unlisted: 1, up: 6 } };
-        let second = brake.brake("a", 30).without_judging(|id| id < "i-3").decide(trouble(ids(3..6)));
-        assert_eq!(second.permit, Permit::Only(ids(3..6).into_iter().collect()));
-        brake.store(second.change);
-        assert!(!brake.release.applies(at(30)));
-    }
-
-    #[test]
-    fn one_node_leaves_room_in_the_entry_for_the_others() {
-        let mut brake = new(BrakeKind::Handles);
-        let long = |n: std::ops::Range<usize>| n.map(|n| format!("{n:01000}")).collect::<Vec<_>>();
-        brake.look("a", None, long(0..400), 0);
-        let bytes: usize = brake.entry.ids().map(|(_, id)| id.len()).sum();
-        assert!(bytes <= 32_000, "{bytes}");
-        let (_, held, news) = brake.look("b", None, ids(0..500), 1);
-        assert!(news && held > 500, "{held}");
-        assert_eq!(brake.entry.ids().filter(|(source, _)| *source == "b").count(), 500);
-    }
-
-    #[test]
     fn a_brake_ends_with_its_trouble_and_so_does_the_release() {
-        let mut brake = new(BrakeKind::Handles);
+        let mut brake = new(BrakeKind::Missing);
         brake.look("a", None, ids(0..30), 0);
         brake.look("b", None, ids(0..4), 0);
         brake.give(10);
@@ -383,7 +306,7 @@ mod tests {
         assert_eq!((brake.entry.holding(), brake.entry.holds_back(at(30))), (Some(4), true));
         assert!(brake.brake("a", 60).calm().is_empty(), "nothing more to store");
         assert_eq!(brake.look("a", None, ids(0..30), 90), (vec![], 34, true), "what was released is over");
-        brake.store(brake.brake("b", 100).ends());
+        brake.store(brake.brake("b", 100).calm());
         brake.store(brake.brake("a", 100).calm());
         assert!(!brake.entry.holds_back(at(100)) && !brake.release.applies(at(100)));
     }

@@ -5,7 +5,6 @@
 
 use super::key::ControlKey;
 use crate::catalogue::Catalogue;
-use crate::enums::BrakeKind;
 use crate::ids::JobId;
 use crate::machine::{Capacity, MachineNeed};
 use crate::node::Version;
@@ -43,7 +42,7 @@ pub struct EntryRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// For a brake: what each source holds. For a release: what it releases of each source. A source is the name of a
-    /// function, or the id of a node whose reports are held.
+    /// function.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<String, BrakePart>,
     /// For `jobs_place`: the jobs whose rows cannot be read.
@@ -75,7 +74,7 @@ pub struct DemandNeed {
 /// The part of a brake's entry that is about one source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrakePart {
-    /// The ids of the nodes, instances or handles that are held. If there are too many for one row, only the first ones.
+    /// The ids of the nodes or instances that are held. If there are too many for one row, only the first ones.
     #[serde(default)]
     pub ids: Vec<String>,
     /// How many are held.
@@ -92,13 +91,6 @@ pub struct BrakePart {
 
 /// The most bytes of ids in one row. DynamoDB's limit for a row is 400 KB, and each KB costs a write unit.
 const MAX_ID_BYTES: usize = 64_000;
-
-/// How many of these bytes one node may use. The rest is for the others.
-const MAX_ID_BYTES_OF_A_NODE: usize = MAX_ID_BYTES / 2;
-
-/// The most sources that one row names. A source without room is held too, but is named, and can be released, only when there is
-/// room.
-const MAX_SOURCES: usize = 1000;
 
 /// How far the clocks of two runs may differ without one of them taking the other's times for wrong.
 const CLOCKS_DIFFER: Span = Span::from_s(60);
@@ -283,7 +275,7 @@ fn is_rank(text: &str) -> bool {
 }
 
 impl BrakeEntry {
-    /// How many nodes, records, instances or handles the brake holds back. After the brake let go, the entry says 0
+    /// How many nodes, records or instances the brake holds back. After the brake let go, the entry says 0
     /// until it ends. `None` if the brake never held.
     pub const fn holding(&self) -> Option<u64> {
         self.0.count
@@ -304,10 +296,6 @@ impl BrakeEntry {
         self.0.parts.contains_key(source)
     }
 
-    pub fn sources(&self) -> impl Iterator<Item = &str> {
-        self.0.parts.keys().map(String::as_str)
-    }
-
     /// What the brake holds of this source.
     ///
     /// A part with an impossible time counts as unknown, because a wrong clock must not hold anything for ever. A small difference
@@ -323,13 +311,10 @@ impl BrakeEntry {
     pub(crate) fn with(&self, source: &str, part: Option<BrakePart>, message: Option<String>, now: Time) -> Self {
         let mut parts = self.0.parts.clone();
         parts.retain(|other, part| other != source && now < part.until_at);
-        // The sources of the brake `handles` are nodes. Those of the other brakes are functions.
-        let is_shared = self.0.key == ControlKey::Brake(BrakeKind::Handles).to_string();
-        if let Some(mut part) = part.filter(|_| parts.len() < MAX_SOURCES) {
+        if let Some(mut part) = part {
             let bytes = |part: &BrakePart| part.ids.iter().map(|id| id.len() + 3).sum::<usize>();
             let all: usize = parts.values().map(bytes).sum();
-            let mut room =
-                MAX_ID_BYTES.saturating_sub(all).min(if is_shared { MAX_ID_BYTES_OF_A_NODE } else { MAX_ID_BYTES });
+            let mut room = MAX_ID_BYTES.saturating_sub(all);
             let fits = part.ids.iter().take_while(|id| {
                 let left = room.checked_sub(id.len() + 3);
                 room = left.unwrap_or(0);
@@ -364,18 +349,10 @@ impl Release {
         self.0.parts.get(source).map_or(&[], |part| &part.ids)
     }
 
-    /// The release without the ids of this source, except those that stay released. `None` if nothing changes.
-    pub(crate) fn used(&self, source: &str, stays: impl Fn(&str) -> bool, now: Time) -> Option<Self> {
+    /// The release without the ids of this source; `None` if it has none.
+    pub(crate) fn used(&self, source: &str, now: Time) -> Option<Self> {
         let mut parts = self.0.parts.clone();
-        let part = parts.get_mut(source)?;
-        let before = part.ids.len();
-        part.ids.retain(|id| stays(id));
-        part.count = part.ids.len() as u64;
-        match part.ids.len() {
-            0 => _ = parts.remove(source),
-            left if left == before => return None,
-            _ => {}
-        }
+        parts.remove(source)?;
         let until_at = if parts.is_empty() { Some(now) } else { self.0.until_at };
         let count = Some(parts.values().map(|p| p.ids.len() as u64).sum());
         Some(Self(EntryRow { until_at, count, parts, ..self.0.clone() }))

@@ -350,7 +350,7 @@ mod tests {
             ControlKey::Limit(Class::Quota, Scope::of(Reach::Family, &offering())),
             ControlKey::FailedStarts,
             ControlKey::Brake(BrakeKind::Leases),
-            ControlKey::Release(BrakeKind::Handles),
+            ControlKey::Release(BrakeKind::Orphans),
             ControlKey::Ingest,
             ControlKey::LastRun,
             ControlKey::QueuePlace,
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn entries_are_over_a_day_after_their_end() {
         let (end, later) = (at(0), at(86_401));
-        for key in ["limit#short#offering#spot#m7a.large#any", "limit#wrong#account", "brake#leases", "release#handles"]
+        for key in ["limit#short#offering#spot#m7a.large#any", "limit#wrong#account", "brake#leases", "release#orphans"]
         {
             let control = Control::from_rows([serde_json::json!({"key": key, "version": 1, "until_at": end.as_ms()})]);
             let over = |now| control.entries().all(|(key, row)| row.is_over(key, now));

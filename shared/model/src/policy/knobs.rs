@@ -175,7 +175,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "sweep.report_s", SECONDS_1, "30":
         "the time between handle reports of a node; at random up to 1.5 times as long";
     "sweep.cap_fraction", FRACTION, "0.25":
-        "a report waits for an operator if it would destroy as unknown, or drop as missing, more than this share of the handles of its node";
+        "a report takes no handle away if it would destroy as unknown, or drop as missing, more than this share of the handles of its node";
     "sweep.cap_min", COUNT, "10": "and more handles than this";
     "history.finished_days", KnobKind::Whole(1, 3650), "7":
         "for how many days ended jobs and allocs are kept";

@@ -19,7 +19,7 @@
 //! Guarantees: a report that may be older than a handle's row never makes the handle missing or gone; a handle
 //! is destroyed only if it was marked, or if two reports listed it as unknown. A destroyed handle needs no tombstone: a node's
 //! reports have numbers, and a number that is not higher changes nothing.
-//! Does not: count how many handles a report would take away; sweep-dispatch has a brake for that.
+//! Does not: count how many handles a report would take away; sweep-dispatch does, and refuses an unusual share.
 //! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 
 use crate::enums::{HandleKind, HandleState};
@@ -42,9 +42,6 @@ pub struct Handle {
     /// The alloc that the handle was made for; `None` for a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alloc_id: Option<AllocId>,
-    /// The handle that must be destroyed after this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<String>,
     pub state: HandleState,
     /// The node's `seq` at the last order about this handle. A report with a lower `as_of` does not show whether the
     /// handle is missing.
@@ -201,7 +198,6 @@ impl Handle {
             handle,
             kind,
             alloc_id: None,
-            parent: None,
             state,
             seq,
             deadline_at: None,
@@ -223,9 +219,8 @@ impl Handle {
     /// The row of a handle that a report lists although no row orders it.
     pub fn unknown(node_id: NodeId, found: &ReportedHandle, report_no: u64, now: Time) -> Self {
         let (handle, state) = (found.handle.clone(), HandleState::Unknown);
-        let parent = found.parent.clone();
         let row = Self::new(node_id, handle, found.kind, state, 0, now + DAY);
-        Self { unknown_report_no: Some(report_no), parent, ..row }
+        Self { unknown_report_no: Some(report_no), ..row }
     }
 
     /// The row of a handle that a live alloc uses: of its container, or of a cache that it names.

@@ -178,7 +178,6 @@ reasons! {
     DownNotLongEnough "down_not_long_enough" { left: Span } = "down, and shutdown.down_after_s is over in {left}";
     NodeSuspected "node_suspected" {} = "it is silent or unlisted, and this run does not believe that it is gone";
     InstanceNotRunning "instance_not_running" { state: InstanceState } = "EC2 lists its instance as {state}";
-    ChangedMeanwhile "changed_meanwhile" {} = "what the plan was made from has changed meanwhile: the next run decides again";
     AllocsUnclear "allocs_unclear" {} = "its allocs could not all be read in this run";
 
     // Shutdown
@@ -248,7 +247,7 @@ reasons! {
     MissingTooLong "missing_too_long" { handles: usize, shown: String } = "{handles} handles were missing for too long ({shown})";
     /// A report listed handles again that no row orders.
     UnknownAgain "unknown_again" { handles: usize, shown: String } = "{handles} handles were listed twice although no row orders them ({shown})";
-    ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing";
+    ManyHandles "many_handles" { node_id: NodeId, unusual: usize, all: usize } = "node {node_id}: {unusual} of {all} handles would be destroyed as unknown or dropped as missing, so none is: if they may go, raise sweep.cap_min until they are gone, or drain the node";
 
     // Nodes and launches
 
@@ -364,6 +363,7 @@ impl Reason {
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
             Self::TagMakesNoSense { instance_id } => format!("{} {instance_id}", self.word()),
             Self::RowInvalid { what } => format!("{} {what}", self.word()),
+            Self::ManyHandles { node_id, .. } => format!("{} {node_id}", self.word()),
             _ => self.word().to_owned(),
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn sick_gpus(facts: &Facts<'_>) -> Vec<Raised> {
 
 /// The nodes with allocs that cannot be ended. Such an alloc holds its slot, and the handles of its job.
 pub(super) fn unended(facts: &Facts<'_>) -> Vec<Raised> {
-    let unended = facts.nodes.iter().filter_map(|node| Some((node.slot, node.contact()?.unended.as_deref()?)));
+    let unended = facts.nodes.iter().filter_map(|node| Some((node.slot, node.contact()?.health.unended.as_deref()?)));
     let raised = unended.map(|(slot, allocs)| {
         let says = format!("slot {slot} cannot end {}: processes were killed and do not die", one_line(allocs));
         let to_do =

@@ -459,12 +459,12 @@ mod tests {
         let life = model::NewLife { offering, request_digest: "0123456789abcdef".into(), ..fixtures::new_life(63) };
         let heartbeat = model::wire::Heartbeat {
             boot_id: "123e4567-e89b-12d3-a456-426614174000".into(),
-            busy: Some(true),
             address: Some("255.255.255.255".into()),
-            gpus_usable: 8,
-            reach: model::wire::ServiceReach {
-                fails: None,
+            health: model::wire::NodeHealth {
+                busy: true,
+                gpus_usable: 8,
                 reaches: Some("registry docker.io,s3,secretsmanager".into()),
+                ..Default::default()
             },
             uptime_ms: Some(99_999_999_999),
             ..fixtures::heartbeat("i-0123456789abcdef0")

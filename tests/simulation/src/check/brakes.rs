@@ -5,9 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use crate::ec2::Real;
-use model::BrakeKind;
 use model::control::{ControlKey, EntryRow};
-use model::ids::NodeId;
 use model::policy::Policy;
 use model::time::{Span, Time};
 use store::{Item, Row, Table, control_key, to_json};
@@ -38,15 +36,6 @@ struct Blackout {
 /// A row of the control table as the functions read it.
 fn entry(row: &Row) -> Option<EntryRow> {
     serde_json::from_value(to_json(row)).ok()
-}
-
-/// Whether a node's report changed only what the entry says of this node. It may remove what has expired.
-pub(super) fn only_its_own_part(node: NodeId, change: &Change) -> bool {
-    let unwritten = EntryRow::new(&ControlKey::Brake(BrakeKind::Handles));
-    let rows = [&change.before, &change.after].map(|row| row.as_ref().and_then(entry));
-    let [before, after] = rows.map(|row| row.unwrap_or_else(|| unwritten.clone()));
-    let is_foreign = |source: &&String| source.split('#').next() != Some(node.to_string().as_str());
-    after.parts.keys().filter(is_foreign).all(|source| before.parts.get(source) == after.parts.get(source))
 }
 
 /// Whether a lease expired before the run began.

@@ -353,7 +353,7 @@ impl Check {
     }
 
     /// A handle that waits to be destroyed is named within [`ROUNDS`] rounds of answers, although others of its node cannot be
-    /// destroyed. (Not checked: handles that others name as their parent, and caches, which wait for their children.)
+    /// destroyed. (Not checked: caches, which wait for the containers of their allocs.)
     fn invariant_each_handle_gets_its_turn(
         &self,
         model: &Model,

@@ -485,11 +485,7 @@ impl Check {
             let right = rows.into_iter().flatten().all(|row| match change.table {
                 Table::Nodes | Table::Allocs | Table::Handles => node_id(row) == Some(*node),
                 Table::Jobs => text(row, "job_id").and_then(|j| j.parse().ok()).is_some_and(|j| jobs.contains(&j)),
-                Table::Control => match text(row, "key") {
-                    Some("ingest") => true,
-                    Some("brake#handles" | "release#handles") => brakes::only_its_own_part(*node, change),
-                    _ => false,
-                },
+                Table::Control => text(row, "key") == Some("ingest"),
                 Table::Events => true,
             });
             if !right {

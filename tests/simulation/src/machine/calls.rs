@@ -83,7 +83,7 @@ impl Machine {
                 let mut ground = lock(&self.ground);
                 ground.next_call_at = Some(asked_at + Span::from_ms(ms));
                 ground.answered_at = Some(self.core.now());
-                ground.said_busy = beat.busy == Some(true);
+                ground.said_busy = beat.health.busy;
                 drop(ground);
                 if answer.report_handles {
                     self.handles_at = self.handles_at.min(self.later(0, 2));
@@ -190,7 +190,6 @@ impl Machine {
                 handle: handle.clone(),
                 kind: if handle.starts_with("cache:") { HandleKind::Volume } else { HandleKind::Container },
                 label: label.clone(),
-                parent: None,
                 stays: None,
             })
             .collect();

@@ -441,7 +441,7 @@ impl Machine {
 
     /// Tells the agent what it notices before a call: other work on the node, progress, and an interruption.
     fn notice(&mut self, now: Time) {
-        self.protocol.busy = Some(self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed());
+        self.protocol.health.busy = self.busy_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.interrupt_at = self.ec2.taken_at(&self.instance_id);
         for (id, process) in &self.processes {
             let told = process.told(*id, now);

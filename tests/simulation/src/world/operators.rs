@@ -43,8 +43,8 @@ impl World {
             let core = &self.core;
             if core.is_healed() {
                 if minutes.is_multiple_of(10) {
-                    // These two brakes wait for an operator. The others end by themselves.
-                    self.release(&[BrakeKind::Orphans, BrakeKind::Handles]).await;
+                    // This brake waits for an operator. The others end by themselves.
+                    self.release(&[BrakeKind::Orphans]).await;
                     healthy += 10;
                     if healthy <= 60 {
                         self.intend(Intent::Drain).await;
@@ -53,7 +53,7 @@ impl World {
                 continue;
             }
             if core.maybe(0.03) && core.scenario.releases {
-                self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans, BrakeKind::Handles]).await;
+                self.release(&[BrakeKind::Missing, BrakeKind::Leases, BrakeKind::Orphans]).await;
             }
             // A backup of an unreadable row would bring the row back for ever.
             if minutes.is_multiple_of(10) && !self.check.has_spoiled() {
@@ -246,7 +246,10 @@ impl World {
         self.ec2.heal();
         self.functions.heal();
         self.until_all_is_readable().await;
-        while !self.set_policy(&self.core.scenario.policy).await {}
+        // Handles whose reports are refused wait for an operator, who allows more of them.
+        let mut policy = self.core.scenario.policy.clone();
+        policy.pointer_mut("/sweep/cap_min").into_iter().for_each(|most| *most = 100_000.into());
+        while !self.set_policy(&policy).await {}
         for _ in 0..3 {
             let Ok(nodes) = self.store.nodes().await else { continue };
             for record in nodes.iter().filter(|n| n.life().is_some_and(|l| l.intent == Intent::Hold)) {

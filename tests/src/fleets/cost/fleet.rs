@@ -374,7 +374,6 @@ impl Fleet {
             handle: h.clone(),
             kind: HandleKind::Container,
             label: label.clone(),
-            parent: None,
             stays: None,
         };
         let list = HandleList { handles: node.handles.iter().map(listed).collect(), complete: true };

@@ -200,21 +200,11 @@ fn zone_of<'l>(policy: &'l Policy, life: &'l Life) -> Option<&'l str> {
     offering.zone.as_deref().or_else(|| policy.catalogue.zone_of(offering.subnet_id.as_deref()?))
 }
 
-/// Counts by size. Nodes of the same size are mostly next to each other, so the map is searched once for each such group.
+/// How many of each there are.
 pub(super) fn by_size<'a>(sizes: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
     let mut all = BTreeMap::new();
-    let mut run: Option<(&str, u32)> = None;
-    let mut keep = |run: Option<(&'a str, u32)>| {
-        if let Some((size, nodes)) = run {
-            *all.entry(size).or_default() += nodes;
-        }
-    };
     for size in sizes {
-        match &mut run {
-            Some((of, nodes)) if *of == size => *nodes += 1,
-            _ => keep(run.replace((size, 1))),
-        }
+        *all.entry(size).or_default() += 1;
     }
-    keep(run);
     all
 }

@@ -166,7 +166,7 @@ fn a_busy_node_is_no_reason_to_shut_a_cheap_one_down() {
         {"name": "big", "instance_type": "b", "vcpus": 4, "memory_mib": 4000, "price_per_hour": 2}]);
     let mut busy = big(0);
     if let NodeState::InUse(node) = &mut busy.state {
-        (node.contact.busy, node.life.offering.price_per_hour) = (true, Usd::from_micros(3_500_000));
+        (node.contact.health.busy, node.life.offering.price_per_hour) = (true, Usd::from_micros(3_500_000));
     }
     let mut small = idle_long(1);
     if let NodeState::InUse(node) = &mut small.state {
@@ -182,7 +182,7 @@ fn the_first_job_waits_for_a_node_that_becomes_empty_and_not_for_a_busy_one() {
     let sizes = json!([{"name": "small", "instance_type": "s", "vcpus": 2, "memory_mib": 8192, "price_per_hour": 1}]);
     let mut given = given(json!({"size": sizes, "nodes": {"max": 2}})).node(fixtures::ready(0)).working(1);
     if let NodeState::InUse(node) = &mut given.seen.nodes[0].state {
-        node.contact.busy = true;
+        node.contact.health.busy = true;
     }
     given.seen.allocs[0].needs.vcpus = 1;
     let first = |s: &mut JobSpec| (s.needs.vcpus, s.priority) = (2, 900);
@@ -304,7 +304,7 @@ fn a_busy_node_of_a_changed_size_does_not_hide_an_idle_one() {
     let old = |n| of_size(idle_long(n), "rare");
     let mut busy = old(0);
     if let NodeState::InUse(node) = &mut busy.state {
-        node.contact.busy = true;
+        node.contact.health.busy = true;
     }
     let given = given(json!({"size": sizes, "nodes": {"min": 2, "max": 8}})).node(busy).node(old(1));
     let given = given.job(5, |s| s.needs.vcpus = 8);

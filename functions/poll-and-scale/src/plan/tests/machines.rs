@@ -29,7 +29,7 @@ fn four(n: u32, usable: u32) -> NodeRecord {
             labels: ["nvme".to_owned()].into(),
             ..MachineKind::DEFAULT
         };
-        node.contact.gpus_usable = usable;
+        node.contact.health.gpus_usable = usable;
     }
     record
 }

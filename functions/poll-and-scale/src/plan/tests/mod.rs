@@ -25,7 +25,6 @@ use model::ids::NodeId;
 use model::node::Idleness;
 use model::policy::{Policy, example_json};
 use model::time::Time;
-use model::wire::ServiceReach;
 use model::{Alloc, Capacity, ClientStatus, Intent, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus, Usd};
 use runtime::observation::Observation;
 use serde_json::{Value, json};
@@ -186,7 +185,7 @@ fn d26_a_node_that_never_called_is_shut_down_after_the_boot_time() {
 fn d29_a_busy_node_is_never_shut_down() {
     let mut busy = idle_long(0);
     if let NodeState::InUse(node) = &mut busy.state {
-        node.contact.busy = true;
+        node.contact.health.busy = true;
     }
     let mut given = given(json!({})).node(busy).working(1);
     for node in &mut given.seen.nodes {
@@ -200,7 +199,7 @@ fn d29_a_busy_node_is_never_shut_down() {
 fn refusing(n: u32) -> NodeRecord {
     let mut node = idle_long(n);
     if let NodeState::InUse(node) = &mut node.state {
-        node.contact.refuses = Some("jobs reach the metadata".into());
+        node.contact.health.refuses = Some("jobs reach the metadata".into());
     }
     node
 }
@@ -223,7 +222,7 @@ fn a_node_whose_agent_takes_no_work_gives_no_room_and_is_a_failed_start_when_idl
     let mut working = super::tests::given(json!({})).working(0).job(6, whole);
     for record in &mut working.seen.nodes {
         if let NodeState::InUse(node) = &mut record.state {
-            node.contact.refuses = Some("jobs reach the metadata".into());
+            node.contact.health.refuses = Some("jobs reach the metadata".into());
             node.contact.lease_expires_at = at(100_000);
         }
     }
@@ -241,8 +240,8 @@ fn a_node_that_alone_cannot_reach_a_service_gives_no_room_and_is_a_failed_start_
             if let NodeState::InUse(node) = &mut record.state {
                 node.contact.lease_expires_at = at(5000);
                 let reaches = reaches.filter(|_| fails.is_none());
-                node.contact.reach =
-                    ServiceReach { fails: fails.map(str::to_owned), reaches: reaches.map(str::to_owned) };
+                let health = &mut node.contact.health;
+                (health.fails, health.reaches) = (fails.map(str::to_owned), reaches.map(str::to_owned));
             }
         }
         let plan = plan(&given.seen, at(900));

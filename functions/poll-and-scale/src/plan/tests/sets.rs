@@ -22,7 +22,7 @@ impl Given {
 
     fn busy(mut self, slot: usize) -> Self {
         if let NodeState::InUse(node) = &mut self.seen.nodes[slot].state {
-            node.contact.busy = true;
+            node.contact.health.busy = true;
         }
         self
     }

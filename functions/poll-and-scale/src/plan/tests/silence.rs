@@ -156,7 +156,7 @@ fn a_busy_report_is_believed_while_the_brake_holds() {
     for n in 0..2 {
         let mut busy = fixtures::ready(n).with_intent(Intent::Drain, None, at(80)).unwrap();
         if let NodeState::InUse(node) = &mut busy.state {
-            node.contact.busy = true;
+            node.contact.health.busy = true;
         }
         given = given.node(busy);
     }

@@ -20,13 +20,13 @@ pub struct Reached<'a>(BTreeSet<&'a str>);
 impl<'a> Reached<'a> {
     pub fn of(nodes: &'a [NodeRecord], now: Time) -> Self {
         let heard = nodes.iter().filter(|node| node.is_heard(now)).filter_map(NodeRecord::contact);
-        Self(heard.filter_map(|contact| contact.reach.reaches.as_deref()).flat_map(|text| text.split(',')).collect())
+        Self(heard.filter_map(|contact| contact.health.reaches.as_deref()).flat_map(|text| text.split(',')).collect())
     }
 
     /// Why the node takes no work: its agent says so, or it cannot reach a service that other nodes reach.
     pub fn refusal(&self, node: &NodeRecord) -> Option<String> {
         let unfit = || {
-            let (service, why) = node.contact()?.reach.failing().filter(|(service, _)| self.0.contains(service))?;
+            let (service, why) = node.contact()?.health.failing().filter(|(service, _)| self.0.contains(service))?;
             Some(format!("it cannot reach {service}, and other nodes can: {why}"))
         };
         node.refuses().map(str::to_owned).or_else(unfit)
@@ -36,7 +36,7 @@ impl<'a> Reached<'a> {
     pub fn away(&self, nodes: &'a [NodeRecord], now: Time) -> BTreeMap<&'a str, (usize, &'a str)> {
         let mut away = BTreeMap::new();
         let heard = nodes.iter().filter(|node| node.is_heard(now)).filter_map(NodeRecord::contact);
-        for (service, why) in heard.filter_map(|contact| contact.reach.failing()) {
+        for (service, why) in heard.filter_map(|contact| contact.health.failing()) {
             if !self.0.contains(service) {
                 away.entry(service).or_insert((0, why)).0 += 1;
             }
@@ -50,13 +50,12 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, at};
     use crate::node::NodeState;
-    use crate::wire::ServiceReach;
 
     fn node(n: u32, fails: Option<&str>, reaches: Option<&str>) -> NodeRecord {
         let mut node = fixtures::ready(n);
         let NodeState::InUse(in_use) = &mut node.state else { panic!() };
         let text = |text: Option<&str>| text.map(str::to_owned);
-        in_use.contact.reach = ServiceReach { fails: text(fails), reaches: text(reaches) };
+        (in_use.contact.health.fails, in_use.contact.health.reaches) = (text(fails), text(reaches));
         node
     }
 

@@ -54,8 +54,7 @@ fn a_node_is_ready_the_first_time_only_with_the_gpus_of_its_size() {
     let NodeState::Assigned(life) = &mut node.state else { panic!() };
     life.offering.capacity.gpus = 4;
     let says = |gpus_usable, sick: Option<&str>| crate::wire::Heartbeat {
-        gpus_usable,
-        gpus_sick: sick.map(str::to_owned),
+        health: crate::wire::NodeHealth { gpus_usable, gpus_sick: sick.map(str::to_owned), ..Default::default() },
         ..fixtures::heartbeat("i-0")
     };
     let mut node = node.register(&says(0, None), "inc-1", at(150), at(60)).unwrap();

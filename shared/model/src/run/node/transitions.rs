@@ -178,13 +178,8 @@ impl NodeRecord {
             alloc_report_no: 0,
             handle_report_no: 0,
             settled: None,
-            busy: heartbeat.is_busy(),
-            refuses: heartbeat.refuses.as_deref().map(short_reason),
+            health: heartbeat.health.clone(),
             refuses_since_at: self.refuses_since(heartbeat, now),
-            gpus_usable: heartbeat.gpus_usable,
-            gpus_sick: heartbeat.gpus_sick.as_deref().map(short_reason),
-            unended: heartbeat.unended.as_deref().map(short_reason),
-            reach: heartbeat.reach.clipped(),
             idle_since_at: None,
             idle_runs: 0,
             // A repeated registration keeps this time, because a node that only registers again and again is stuck
@@ -204,8 +199,7 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or `busy`, `refuses`, `unended`
-    /// or what the agent says of its GPUs differs.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or the agent says something else of it.
     pub fn heartbeat(&self, heartbeat: &Heartbeat, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
@@ -214,33 +208,27 @@ impl NodeRecord {
         contact.last_ping_at = contact.last_ping_at.max(now);
         contact.lease_expires_at = contact.lease_expires_at.max(lease_expires_at);
         contact.uptime_ms = contact.uptime_ms.filter(|known| *known <= LONGEST_UPTIME_MS).max(heartbeat.uptime_ms);
-        if contact.busy != heartbeat.is_busy() {
-            contact.busy = heartbeat.is_busy();
-            contact.idle_from(None);
-            reason = if contact.busy { "the agent says busy" } else { "the agent no longer says busy" };
+        let before = std::mem::replace(&mut contact.health, heartbeat.health.clone());
+        let after = &heartbeat.health;
+        if before.busy != after.busy {
+            reason = if after.busy { "the agent says busy" } else { "the agent no longer says busy" };
         }
-        let refuses = heartbeat.refuses.as_deref().map(short_reason);
-        if contact.refuses != refuses {
-            reason = if refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
-            contact.refuses = refuses;
+        if before.refuses != after.refuses {
+            reason = if after.refuses.is_some() { "the agent takes no work" } else { "the agent takes work again" };
             contact.refuses_since_at = refuses_since_at;
+        }
+        if (before.busy, &before.refuses) != (after.busy, &after.refuses) {
             contact.idle_from(None);
         }
-        let gpus_sick = heartbeat.gpus_sick.as_deref().map(short_reason);
-        if contact.gpus_usable != heartbeat.gpus_usable || contact.gpus_sick != gpus_sick {
-            reason = if gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
-            (contact.gpus_usable, contact.gpus_sick) = (heartbeat.gpus_usable, gpus_sick);
+        if (before.gpus_usable, &before.gpus_sick) != (after.gpus_usable, &after.gpus_sick) {
+            reason = if after.gpus_sick.is_some() { "GPUs cannot be used" } else { "its GPUs can be used" };
         }
-        let unended = heartbeat.unended.as_deref().map(short_reason);
-        if contact.unended != unended {
-            reason = if unended.is_some() { "allocs cannot be ended" } else { "its allocs end" };
-            contact.unended = unended;
+        if before.unended != after.unended {
+            reason = if after.unended.is_some() { "allocs cannot be ended" } else { "its allocs end" };
         }
-        if contact.reach.fails != heartbeat.reach.clipped().fails {
-            reason =
-                if heartbeat.reach.fails.is_some() { "it cannot reach a service" } else { "it reaches all services" };
+        if before.fails != after.fails {
+            reason = if after.fails.is_some() { "it cannot reach a service" } else { "it reaches all services" };
         }
-        contact.reach = heartbeat.reach.clipped();
         if let NodeState::InUse(node) = &mut new.state
             && matches!(node.contact.status, NodeStatus::Disconnected | NodeStatus::Down)
         {
@@ -259,7 +247,7 @@ impl NodeRecord {
     /// Since when the agent takes no work; `None` if it takes work. A changed reason keeps the time.
     fn refuses_since(&self, heartbeat: &Heartbeat, now: Time) -> Option<Time> {
         let known = self.contact().and_then(|c| c.refuses_since_at);
-        heartbeat.refuses.as_ref().map(|_| known.unwrap_or(now))
+        heartbeat.health.refuses.as_ref().map(|_| known.unwrap_or(now))
     }
 
     /// `syncing → ready`, by a complete report whose `as_of` has reached `gate_seq`. This is written after all

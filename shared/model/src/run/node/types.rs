@@ -13,7 +13,7 @@ use crate::machine::{Capacity, MachineKind};
 use crate::money::Usd;
 use crate::reservation::Reserved;
 use crate::time::{Span, Time};
-use crate::wire::ServiceReach;
+use crate::wire::NodeHealth;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -280,26 +280,11 @@ pub struct Contact {
     /// skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
-    /// Whether something other than allocs keeps the node occupied, as the agent says.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub busy: bool,
-    /// Why the node takes no work, as its agent says; `None` if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refuses: Option<String>,
+    #[serde(flatten)]
+    pub health: NodeHealth,
     /// Since when the node takes no work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses_since_at: Option<Time>,
-    /// How many GPUs can be used, as the agent says. It does not know how many its size has.
-    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
-    pub gpus_usable: u32,
-    /// Which GPUs cannot be used, and why, as the agent says; `None` if all can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpus_sick: Option<String>,
-    /// Which allocs the agent cannot end: their processes were killed, and do not die. `None` if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unended: Option<String>,
-    #[serde(flatten)]
-    pub reach: ServiceReach,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
@@ -436,10 +421,12 @@ impl NodeRecord {
     /// all of them, takes no other work either: its price is paid for the GPUs.
     pub fn refuses(&self) -> Option<&str> {
         let contact = self.contact()?;
-        let has_lost_all = self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.gpus_usable == 0;
+        let has_lost_all =
+            self.life().is_some_and(|life| life.offering.capacity.gpus > 0) && contact.health.gpus_usable == 0;
         // The agent's own words about each GPU say more than `NO_GPU`.
-        let why = || (has_lost_all && !contact.never_ready).then(|| contact.gpus_sick.as_deref().unwrap_or(NO_GPU));
-        contact.refuses.as_deref().or_else(why)
+        let why =
+            || (has_lost_all && !contact.never_ready).then(|| contact.health.gpus_sick.as_deref().unwrap_or(NO_GPU));
+        contact.health.refuses.as_deref().or_else(why)
     }
 
     /// What a node that has not been ready yet still lacks of what its size promises. It becomes ready with all of it: GPUs that the
@@ -458,13 +445,13 @@ impl NodeRecord {
     /// How many GPUs of the node jobs may use: those of its size, without those that its agent cannot use.
     pub fn usable_gpus(&self) -> u32 {
         let of_size = self.life().map_or(0, |life| life.offering.capacity.gpus);
-        self.contact().map_or(of_size, |contact| contact.gpus_usable.min(of_size))
+        self.contact().map_or(of_size, |contact| contact.health.gpus_usable.min(of_size))
     }
 
     /// Which GPUs of the node cannot be used, and why; `None` if all can.
     pub fn sick_gpus(&self) -> Option<String> {
         let (of_size, usable) = (self.life()?.offering.capacity.gpus, self.usable_gpus());
-        let sick = self.contact()?.gpus_sick.as_deref();
+        let sick = self.contact()?.health.gpus_sick.as_deref();
         let why = sick.unwrap_or("is the driver installed, and does `nvidia-smi` list them?");
         (of_size > usable).then(|| format!("{usable} of its {of_size} GPUs can be used: {why}"))
     }

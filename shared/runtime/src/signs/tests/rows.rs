@@ -119,7 +119,7 @@ pub(super) const ROWS: &[Row] = &[
         ("node", Wrong),
         |s| {
             if let NodeState::InUse(node) = &mut s.nodes[0].state {
-                node.contact.refuses = Some("jobs reach the metadata".into());
+                node.contact.health.refuses = Some("jobs reach the metadata".into());
             }
         },
         &["slot 0 takes no work: jobs reach the metadata", "mend the image"],

@@ -15,7 +15,6 @@ use model::policy::{Policy, example_json};
 use model::quotas::quota_of;
 use model::rng::Rng;
 use model::time::Span;
-use model::wire::ServiceReach;
 use model::{
     ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, NodeStatus, Usd,
     Version, functions,
@@ -173,7 +172,7 @@ pub(super) fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
     state.nodes = vec![heard(0, 10)];
     if let NodeState::InUse(node) = &mut state.nodes[0].state {
         node.life.offering.capacity.gpus = 4;
-        (node.contact.gpus_usable, node.contact.gpus_sick) = (usable, sick.map(str::to_owned));
+        (node.contact.health.gpus_usable, node.contact.health.gpus_sick) = (usable, sick.map(str::to_owned));
     }
 }
 
@@ -181,7 +180,7 @@ pub(super) fn gpus(state: &mut State, usable: u32, sick: Option<&str>) {
 pub(super) fn cannot_end(state: &mut State, allocs: Option<&str>) {
     state.nodes = vec![heard(0, 10)];
     if let NodeState::InUse(node) = &mut state.nodes[0].state {
-        node.contact.unended = allocs.map(str::to_owned);
+        node.contact.health.unended = allocs.map(str::to_owned);
     }
 }
 
@@ -201,7 +200,8 @@ pub(super) fn reaches(state: &mut State, reaches: Option<&str>) {
     for (node, fails) in state.nodes.iter_mut().zip([Some("s3: no route"), None]) {
         if let NodeState::InUse(node) = &mut node.state {
             let reaches = reaches.filter(|_| fails.is_none());
-            node.contact.reach = ServiceReach { fails: fails.map(str::to_owned), reaches: reaches.map(str::to_owned) };
+            let health = &mut node.contact.health;
+            (health.fails, health.reaches) = (fails.map(str::to_owned), reaches.map(str::to_owned));
         }
     }
 }
