@@ -232,6 +232,13 @@ fn nightly_every_invariant_holds_in_a_large_fleet() {
     }
 }
 
+#[test]
+fn a_burst_leaves_nothing_behind_within_its_hour() {
+    for seed in 1..=4 {
+        hold(&Scenario::burst(seed, 60), How::default());
+    }
+}
+
 /// The fleet grows from no node to 1,000 under the limits that EC2 publishes. Measured are the time and the calls.
 #[test]
 fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
