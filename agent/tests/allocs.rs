@@ -38,7 +38,7 @@ async fn a_job_runs_and_its_end_and_output_are_reported() {
     node.start(&[]);
     let end = node.end_of(0).await;
     assert_eq!((end.client, crate::common::code(&end)), (ClientStatus::Failed, Some(3)));
-    let tail = end.log_tail.unwrap();
+    let tail = end.run.log_tail.unwrap();
     assert!(tail.starts_with("hello 0 127.0.0.1\n"), "{tail}");
     assert!(tail.trim_end().ends_with("/work"), "{tail}");
     assert!(node.data().join("caches/m2").is_dir());
@@ -53,7 +53,7 @@ async fn the_limits_of_single_resources_are_those_of_the_order() {
     impossible.work.ulimits = [("nofile".to_owned(), "-1".to_owned())].into();
     node.with(|p| p.order(vec![limited, impossible]));
     node.start(&[]);
-    assert_eq!(node.end_of(0).await.log_tail.as_deref(), Some("64\n128\n0\n"));
+    assert_eq!(node.end_of(0).await.run.log_tail.as_deref(), Some("64\n128\n0\n"));
     // The kernel has a highest number of open files, so it refuses this limit.
     let end = node.end_of(1).await;
     assert!(matches!(&end.cause, Some(EndCause::Rejected { why }) if why.contains("nofile=-1")), "{end:?}");
@@ -66,7 +66,7 @@ async fn the_tail_of_a_long_output_is_sent() {
     node.start(&[]);
     let end = node.end_of(0).await;
     assert_eq!(end.client, ClientStatus::Complete);
-    let tail = end.log_tail.unwrap();
+    let tail = end.run.log_tail.unwrap();
     assert!(tail.ends_with("20000\nthe end\n"));
     assert!((MAX_LOG_TAIL_BYTES - 4..=MAX_LOG_TAIL_BYTES).contains(&tail.len()), "{}", tail.len());
 }
@@ -85,7 +85,7 @@ async fn a_node_whose_alloc_ended_asks_for_work_soon_and_then_ever_more_rarely()
     let first = node.with(|p| p.beats.len());
     node.until("it asks again and again", |n| n.with(|p| (p.beats.len() >= first + 4).then_some(()))).await;
     node.with(|p| p.order(vec![order(1, "echo second")]));
-    assert_eq!(node.end_of(1).await.log_tail.as_deref(), Some("second\n"));
+    assert_eq!(node.end_of(1).await.run.log_tail.as_deref(), Some("second\n"));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_stop_sends_term_first() {
         (crate::common::code(&end), crate::common::cause(&end).as_str()),
         (Some(0), "stopped as ordered (exit code 0)")
     );
-    assert!(end.log_tail.unwrap().contains("bye\n"));
+    assert!(end.run.log_tail.unwrap().contains("bye\n"));
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn a_command_with_a_user_of_its_own_has_not_the_agents_rights() {
     node.with(|p| p.order(vec![order(0, "id -u; touch mine && cat ../task.json")]));
     node.start(&["--job-uids", "1450000000-1450000009", "--allow-metadata"]);
     let end = node.end_of(0).await;
-    let tail = end.log_tail.unwrap();
+    let tail = end.run.log_tail.unwrap();
     assert!(tail.starts_with("1450000001\n"), "{tail}");
     assert!(tail.contains("Permission denied"), "orders contain secrets: {tail}");
     assert!(node.alloc_dir(0).join("work/mine").exists());
@@ -274,7 +274,7 @@ async fn a_command_ignores_no_signal_that_the_starter_of_the_agent_ignored() {
     node.prelude = "trap '' HUP INT QUIT USR1 TSTP ALRM".to_owned();
     node.with(|p| p.order(vec![order(0, "grep SigIgn /proc/self/status")]));
     node.start(&[]);
-    let line = node.end_of(0).await.log_tail.unwrap();
+    let line = node.end_of(0).await.run.log_tail.unwrap();
     let mask = u64::from_str_radix(line.trim().trim_start_matches("SigIgn:\t"), 16).unwrap();
     // Only the C library sets the two signals after 31.
     assert_eq!(mask & 0x7fff_ffff, 0, "{line}");
@@ -346,7 +346,7 @@ async fn a_user_of_its_own_gets_the_jobs_environment_and_no_standard_input() {
         .into();
     node.with(|p| p.order(vec![job]));
     node.start(&["--job-uids", "1450000020-1450000029", "--allow-metadata"]);
-    let tail = node.end_of(0).await.log_tail.unwrap();
+    let tail = node.end_of(0).await.run.log_tail.unwrap();
     let group = 1_450_000_021;
     assert_eq!(
         tail,

@@ -26,7 +26,7 @@ fn ids() -> [String; 2] {
 }
 
 fn printed(end: &AllocUpdate) -> &str {
-    end.log_tail.as_deref().unwrap_or_default()
+    end.run.log_tail.as_deref().unwrap_or_default()
 }
 
 #[tokio::test]
@@ -98,11 +98,11 @@ async fn what_a_container_used_is_told_at_its_end_without_what_its_client_used()
     node.start(&["--containers", "podman"]);
     let end = node.end_of(0).await;
     assert_eq!((code(&end), printed(&end).trim_end().ends_with("30000000")), (Some(0), true), "{}", printed(&end));
-    let usage = end.usage.unwrap();
+    let usage = end.run.usage.unwrap();
     // The last look was half a second before its end.
     assert!((1000..3500).contains(&usage.cpu_ms) && usage.ran_ms >= 2000, "{usage:?}");
     assert!((28..80).contains(&usage.memory_mib.unwrap()), "{usage:?}");
-    assert_eq!(node.end_of(1).await.usage, None, "it ended before anybody could look");
+    assert_eq!(node.end_of(1).await.run.usage, None, "it ended before anybody could look");
 }
 
 #[tokio::test]

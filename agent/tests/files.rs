@@ -25,7 +25,7 @@ fn kept(bucket: &Bucket, end: &AllocUpdate) -> BTreeMap<String, String> {
         let listed = std::process::Command::new("tar").args(["-tf", "a"]).current_dir(dir.path()).output().unwrap();
         String::from_utf8(listed.stdout).unwrap().replace('\n', " ").trim().to_owned()
     };
-    end.kept.iter().map(|stored| (stored.path.clone(), text(&stored.content))).collect()
+    end.run.kept.iter().map(|stored| (stored.path.clone(), text(&stored.content))).collect()
 }
 
 #[tokio::test]

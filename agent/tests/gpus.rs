@@ -165,7 +165,7 @@ async fn an_end_says_how_busy_its_own_gpus_were() {
     let mut used = Vec::new();
     for copy in 0..3 {
         node.let_go(copy);
-        let usage = node.0.end_of(copy).await.usage.unwrap();
+        let usage = node.0.end_of(copy).await.run.usage.unwrap();
         used.push((usage.gpu_percent, usage.gpu_memory_mib));
     }
     assert_eq!(used, [(Some(20), Some(512)), (Some(50), Some(514)), (None, None)]);

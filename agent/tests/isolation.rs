@@ -46,7 +46,7 @@ fn text(path: impl AsRef<Path>) -> String {
 }
 
 async fn output(node: &TestNode, copy: u32) -> String {
-    node.end_of(copy).await.log_tail.unwrap_or_default()
+    node.end_of(copy).await.run.log_tail.unwrap_or_default()
 }
 
 /// The attacks of a rogue job. Each script prints GOT if it succeeds.
@@ -215,10 +215,10 @@ async fn a_job_opens_its_own_output_again_and_loses_nothing() {
     node.with(|p| p.order(vec![model::wire::AllocOrder { env, ..order }]));
     node.start(&ids.args());
     let end = node.end_of(0).await;
-    let mut lines: Vec<&str> = end.log_tail.as_deref().unwrap_or_default().lines().collect();
+    let mut lines: Vec<&str> = end.run.log_tail.as_deref().unwrap_or_default().lines().collect();
     lines.sort_unstable();
     assert_eq!((lines, end.cause), (vec!["five", "four", "one", "three", "two"], Some(EndCause::Exited { code: 0 })));
-    assert!(!end.tail_switches.is_empty(), "two of them are standard error");
+    assert!(!end.run.tail_switches.is_empty(), "two of them are standard error");
 }
 
 #[tokio::test]

@@ -14,14 +14,14 @@ fn pack(copy: u32, script: &str, elements: &str, at_once: u32) -> AllocOrder {
 
 /// The results in JSON, in one line.
 fn results(end: &AllocUpdate) -> String {
-    serde_json::to_string(&end.elements.results).unwrap()
+    serde_json::to_string(&end.run.elements.results).unwrap()
 }
 
 /// What an element printed.
 fn printed(end: &AllocUpdate, element: u32) -> &str {
-    let place = end.elements.places.of(element).unwrap();
+    let place = end.run.elements.places.of(element).unwrap();
     let range = usize::try_from(place.start).unwrap()..usize::try_from(place.end).unwrap();
-    &end.log_tail.as_deref().unwrap()[range]
+    &end.run.log_tail.as_deref().unwrap()[range]
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ async fn another_program_in_its_place(args: &[&str]) {
     std::fs::set_permissions(&newer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::rename(&newer, &program).unwrap();
     node.with(|p| p.order(vec![first, order(1, "echo ran")]));
-    assert_eq!(node.end_of(1).await.log_tail.as_deref(), Some("ran\n"));
+    assert_eq!(node.end_of(1).await.run.log_tail.as_deref(), Some("ran\n"));
     // The supervisor of the first alloc needs its helper at the end.
     std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
     assert_eq!(crate::common::code(&node.end_of(0).await), Some(0));

@@ -96,7 +96,7 @@ async fn all_save(node: &mut TestNode, cases: &[Case], args: &[&str]) {
 
 impl Case {
     fn ends_as(&self, end: &AllocUpdate, what: &str) {
-        let results = serde_json::to_string(&end.elements.results).unwrap();
+        let results = serde_json::to_string(&end.run.elements.results).unwrap();
         match (self.is_pack, self.is_limit, &end.cause) {
             // Its elements have failed. Those that a stop has ended have no result.
             (true, true, Some(EndCause::ElementsFailed { failed: 2, .. })) if results == r#"{"timeout":"0-1"}"# => {}

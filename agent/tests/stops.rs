@@ -23,7 +23,7 @@ async fn a_stop_comes_with_its_signal_and_the_command_may_save_its_work() {
     node.running(0).await;
     node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..p.orders[0].clone() }]));
     let end = node.end_of(0).await;
-    assert_eq!((code(&end), end.log_tail.as_deref()), (Some(75), Some("saved\n")), "{end:?}");
+    assert_eq!((code(&end), end.run.log_tail.as_deref()), (Some(75), Some("saved\n")), "{end:?}");
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn the_signal_comes_before_the_time_limit_and_the_command_knows_when_that_
     node.start(&[]);
     let end = node.end_of(0).await;
     assert_eq!((end.client, &end.cause), (ClientStatus::Failed, &Some(EndCause::OverTime { limit_s: 4 })));
-    let tail = end.log_tail.unwrap();
+    let tail = end.run.log_tail.unwrap();
     assert!(["4\nnoticed\nasked\n", "3\nnoticed\nasked\n"].contains(&tail.as_str()), "{tail}");
     // A command that ends after the notice is not over its time.
     let mut node = TestNode::new().await;
@@ -79,7 +79,7 @@ async fn an_end_says_what_the_whole_tree_used() {
     node.with(|p| p.order(vec![order(0, &script)]));
     node.start(&[]);
     let end = node.end_of(0).await;
-    let usage = end.usage.unwrap();
+    let usage = end.run.usage.unwrap();
     assert!((990..60_000).contains(&usage.cpu_ms) && usage.ran_ms >= 990, "{usage:?}");
     assert!((80..400).contains(&usage.memory_mib.unwrap()), "{usage:?}");
     assert!((5..8).contains(&usage.scratch_mib.unwrap()), "{usage:?}");

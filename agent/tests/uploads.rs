@@ -349,7 +349,7 @@ async fn what_a_job_has_made_is_stored_when_ec2_announces_the_end_of_its_instanc
     node.running(0).await;
     let end = stopped(&node, 0).await;
     assert_eq!(bucket.partial(0), made([("ckpt", "two\n"), ("d", "tree")]), "before its end is told");
-    assert_eq!(end.kept, [], "they are no outputs of the job");
+    assert_eq!(end.run.kept, [], "they are no outputs of the job");
     let left = std::fs::read_dir(node.alloc_dir(0)).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| name != "copy"), "no copy stays on the disk");
 }

@@ -241,7 +241,7 @@ async fn the_boot_script_makes_a_node_whose_jobs_are_isolated_and_reach_no_metad
         }
     };
     let allocs = world.look.allocs([format!("{}.0.0", job.summary.job_id).parse().unwrap()]).await.unwrap();
-    let tail = allocs[0].log_tail.clone().unwrap_or_default();
+    let tail = allocs[0].run.log_tail.clone().unwrap_or_default();
     assert_eq!(ended.summary.state, JobState::Complete, "{tail}\n{}", log());
     let first = uids.split('-').next().unwrap().parse::<u32>().unwrap() + 1;
     assert!(tail.starts_with(&format!("{first}\njob\n")) && tail.ends_with("network\n"), "{tail}");

@@ -8,6 +8,7 @@ use super::signer::Signer;
 use jiff::Timestamp;
 use model::error_chain::error_chain;
 use model::ids::NodeId;
+use model::left_out;
 use model::wire::{ErrorBody, ErrorCode};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
@@ -91,7 +92,9 @@ impl ControlPlaneClient {
         body: &impl Serialize,
     ) -> Result<A, CallError> {
         let url = format!("{}/v1/nodes/{}/{what}", to.trim_end_matches('/'), self.node_id);
-        let body = serde_json::to_vec(body).map_err(|e| CallError::failed(e.to_string()))?;
+        let body = left_out::to_json(body)
+            .and_then(|body| serde_json::to_vec(&body))
+            .map_err(|e| CallError::failed(e.to_string()))?;
         let at = (self.clock)();
         let mut request = self.http.post(&url).timeout(timeout).header(CONTENT_TYPE, "application/json");
         match &self.credential {

@@ -98,7 +98,8 @@ impl CallPlan<'_> {
                 let now = Instant::now();
                 // After work has come, the node calls at the usual times again. Until then, each wait is twice the one before.
                 let doubled = self.soon.map(|soon| soon.saturating_mul(2));
-                self.soon = doubled.filter(|soon| *soon < usual && answer.allocs.as_ref().is_none_or(Vec::is_empty));
+                self.soon = doubled
+                    .filter(|soon| *soon < usual && answer.orders.as_ref().is_none_or(|list| list.allocs.is_empty()));
                 self.heartbeat_at = now + self.soon.unwrap_or(usual);
                 self.due_at = Some(now + usual);
                 ControlFlow::Continue(())

@@ -6,17 +6,16 @@
 
 use super::gpus::{Gpu, sick};
 use super::handles::{HandleList, HandleRound, SettledHandles};
-use super::orders::{self, Durable, LocalAlloc, OrderList};
+use super::orders::{self, Durable, LocalAlloc};
 use model::elements::ElementReport;
 use model::ids::AllocId;
 use model::image::ImageDigest;
-use model::output::Switches;
 use model::time::Time;
 use model::wire::{
-    AllocOrder, AllocReport, AllocReportAnswer, AllocStatus, AllocUpdate, CUT, ErrorCode, HandleReport,
-    HandleReportAnswer, Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, NodeHealth,
+    AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, HandleReportAnswer,
+    Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, NodeHealth, OrderList,
 };
-use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, Usage};
+use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, RunReport, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -195,7 +194,7 @@ impl Node {
         // Gives up a report in flight with an older `as_of`, because it does not make the node ready, even if it was
         // accepted.
         self.in_flight.take_if(|report| answer.must_report && report.as_of < answer.seq);
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
+        self.on_orders(answer.seq, answer.orders.as_ref());
         registered
     }
 
@@ -211,22 +210,15 @@ impl Node {
     }
 
     /// Applies a list of orders. An answer without a list means that the node has the current one.
-    fn on_orders(
-        &mut self,
-        seq: u64,
-        orders: Option<&[AllocOrder]>,
-        others: &[AllocStatus],
-        unreadable: &BTreeSet<AllocId>,
-    ) {
-        let Some(orders) = orders else { return };
-        for status in orders.iter().map(AllocOrder::status).chain(others.iter().copied()) {
+    fn on_orders(&mut self, seq: u64, list: Option<&OrderList>) {
+        let Some(list) = list else { return };
+        for status in list.allocs.iter().map(AllocOrder::status).chain(list.others.iter().copied()) {
             // The list shows what the control plane knows. After a restore it may show less than was delivered.
             if let Some(delivered) = self.delivered.get_mut(&status.alloc_id) {
                 *delivered = status.client;
             }
         }
-        let list = OrderList { seq, orders, others, unreadable };
-        self.complete_due |= orders::apply(&mut self.durable, list);
+        self.complete_due |= orders::apply(&mut self.durable, seq, list);
         self.forget_dropped();
     }
 
@@ -371,15 +363,12 @@ impl Node {
         };
         let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
         let AllocProgress { elements, usage, image_digest } = progress.unwrap_or_default();
-        let (client, cause, log_tail) = (seen.client(), None, None);
-        let (tail_switches, kept) = (Switches::default(), Vec::new());
-        let new = AllocUpdate { alloc_id, client, cause, log_tail, tail_switches, usage, kept, elements, image_digest };
+        let run = RunReport { elements, usage, image_digest, ..RunReport::default() };
+        let new = AllocUpdate { alloc_id, client: seen.client(), cause: None, run };
         let Observed::Ended(end) = seen else { return new };
-        let mut end = (**end).clone();
-        shorten(&mut end, tail_limit);
-        let Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest } = end;
-        let cause = Some(cause.clipped());
-        AllocUpdate { cause, log_tail, tail_switches, usage, kept, elements, image_digest, ..new }
+        let Ending { cause, mut run } = (**end).clone();
+        shorten(&mut run, tail_limit);
+        AllocUpdate { cause: Some(cause.clipped()), run, ..new }
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {
@@ -398,7 +387,7 @@ impl Node {
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
-            let AllocUpdate { elements, usage, image_digest, .. } = update.clone();
+            let RunReport { elements, usage, image_digest, .. } = update.run.clone();
             let progress = AllocProgress { elements, usage, image_digest };
             if progress != AllocProgress::default() {
                 self.delivered_progress.insert(update.alloc_id, progress);
@@ -411,7 +400,7 @@ impl Node {
                 self.forget(update.alloc_id);
             }
         }
-        self.on_orders(answer.seq, answer.allocs.as_deref(), &answer.others, &answer.unreadable);
+        self.on_orders(answer.seq, answer.orders.as_ref());
     }
 
     /// Applies the refusal of the whole report in flight: the next report is a new one with a new number. But after a
@@ -492,17 +481,17 @@ impl Node {
 }
 
 /// Cuts a `log_tail` that is longer than `limit` bytes, or has too many switches, down to its end, after the mark `CUT`.
-fn shorten(end: &mut Ending, limit: usize) {
-    let Some(text) = end.log_tail.as_deref() else { return };
-    let begin = end.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);
+fn shorten(run: &mut RunReport, limit: usize) {
+    let Some(text) = run.log_tail.as_deref() else { return };
+    let begin = run.tail_switches.begin_of_last(MAX_TAIL_SWITCHES);
     if text.len() <= limit && begin == 0 {
         return;
     }
     let last = usize::try_from(begin).ok().and_then(|begin| text.get(begin..)).unwrap_or(text);
     let kept = tail(last, limit.saturating_sub(CUT.len_utf8()));
     let cut = text.len().saturating_sub(kept.len());
-    end.tail_switches = end.tail_switches.part(cut as u64, CUT.len_utf8() as u64);
-    end.log_tail = Some(format!("{CUT}{kept}"));
+    run.tail_switches = run.tail_switches.part(cut as u64, CUT.len_utf8() as u64);
+    run.log_tail = Some(format!("{CUT}{kept}"));
 }
 
 /// The end of `text`, in whole characters: at most `limit` bytes.

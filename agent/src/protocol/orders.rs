@@ -6,7 +6,7 @@
 //! Does not: start or stop anything, or read or write the file (`data_dir` does).
 
 use model::ids::{AllocId, NodeId};
-use model::wire::{AllocOrder, AllocStatus};
+use model::wire::{AllocOrder, OrderList};
 use model::{ClientStatus, Desired};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,16 +82,6 @@ impl LocalAlloc {
     }
 }
 
-/// A list of all live allocs of the node.
-#[derive(Clone, Copy, Debug)]
-pub struct OrderList<'a> {
-    pub seq: u64,
-    pub orders: &'a [AllocOrder],
-    pub others: &'a [AllocStatus],
-    /// The control plane cannot read their rows: these allocs stay as they are.
-    pub unreadable: &'a BTreeSet<AllocId>,
-}
-
 /// Applies a list of orders. A list that is older than the last one changes nothing.
 ///
 /// Raises `as_of` to the `seq` of the list. But if the order of a new alloc did not come with the list, `as_of` stays just below
@@ -99,13 +89,13 @@ pub struct OrderList<'a> {
 ///
 /// Returns whether some allocs of the list ran before and are no longer on this node: only a complete report tells the control
 /// plane that they are lost.
-pub fn apply(known: &mut Durable, list: OrderList<'_>) -> bool {
-    let OrderList { seq, orders, others, unreadable } = list;
+pub fn apply(known: &mut Durable, seq: u64, list: &OrderList) -> bool {
+    let OrderList { allocs, others, unreadable } = list;
     if seq < known.as_of {
         return false;
     }
     let (mut some_are_missing, mut as_of) = (false, seq);
-    let statuses = orders.iter().map(|order| (order.status(), Some(order)));
+    let statuses = allocs.iter().map(|order| (order.status(), Some(order)));
     let statuses: BTreeMap<AllocId, _> = statuses
         .chain(others.iter().map(|status| (*status, None)))
         .map(|(s, order)| (s.alloc_id, (s, order)))
@@ -148,18 +138,23 @@ pub fn apply(known: &mut Durable, list: OrderList<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::protocol::testing::{alloc_id, durable, order};
+    use model::wire::AllocStatus;
 
     fn apply(known: &mut Durable, seq: u64, orders: &[AllocOrder], unreadable: &BTreeSet<AllocId>) -> bool {
-        super::apply(known, OrderList { seq, orders, others: &[], unreadable })
+        let (allocs, unreadable) = (orders.to_vec(), unreadable.clone());
+        super::apply(known, seq, &OrderList { allocs, unreadable, others: Vec::new() })
+    }
+
+    fn list(orders: &[AllocOrder], others: &[AllocStatus]) -> OrderList {
+        OrderList { allocs: orders.to_vec(), others: others.to_vec(), unreadable: BTreeSet::new() }
     }
 
     #[test]
     fn orders_come_in_parts_and_what_is_not_here_yet_is_neither_dropped_nor_counted_as_known() {
-        let none = BTreeSet::new();
         let mut known = durable();
         let (first, second, third) = (order(0, 3), order(1, 4), order(2, 9));
         let mut part = |orders: &[AllocOrder], others: &[AllocStatus]| {
-            assert!(!super::apply(&mut known, OrderList { seq: 10, orders, others, unreadable: &none }));
+            assert!(!super::apply(&mut known, 10, &list(orders, others)));
             (known.as_of, known.allocs.values().filter(|a| !a.dropped).count())
         };
         assert_eq!(part(std::slice::from_ref(&first), &[second.status(), third.status()]), (3, 1));
@@ -172,8 +167,7 @@ mod tests {
         );
         let running = AllocStatus { client: ClientStatus::Running, ..order(4, 5).status() };
         let others = [first.status(), running];
-        let some_are_missing =
-            super::apply(&mut known, OrderList { seq: 10, orders: &[third], others: &others, unreadable: &none });
+        let some_are_missing = super::apply(&mut known, 10, &list(&[third], &others));
         assert_eq!((some_are_missing, known.as_of), (true, 10));
     }
 

@@ -3,8 +3,8 @@ use super::*;
 use model::EndCause;
 use model::ids::AllocId;
 use model::wire::RefusedUpdate;
-use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES};
-use model::{ClientStatus, Desired, Ending};
+use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, OrderList};
+use model::{ClientStatus, Desired, Ending, RunReport};
 use model::{Intent, NodeStatus};
 use std::collections::BTreeSet;
 
@@ -24,9 +24,7 @@ fn answer(seq: u64, allocs: Option<Vec<AllocOrder>>) -> HeartbeatAnswer {
         ask_until_ms: None,
         intent: Intent::Run,
         must_report: false,
-        allocs,
-        others: Vec::new(),
-        unreadable: BTreeSet::new(),
+        orders: allocs.map(|allocs| OrderList { allocs, ..OrderList::default() }),
         follows: BTreeSet::new(),
     }
 }
@@ -38,15 +36,16 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
         accepted: accepted.to_vec(),
         refused: Vec::new(),
         next_heartbeat_s: None,
-        allocs: None,
-        others: Vec::new(),
-        unreadable: BTreeSet::new(),
+        orders: None,
     }
 }
 
 fn ended(code: i32) -> Observed {
     let cause = EndCause::Exited { code };
-    Observed::Ended(Box::new(Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) }))
+    Observed::Ended(Box::new(Ending {
+        run: RunReport { log_tail: Some("the end\n".into()), ..RunReport::default() },
+        ..Ending::new(cause)
+    }))
 }
 
 /// A registered node with alloc 0 ordered at seq 5, whose complete report is delivered.
@@ -260,13 +259,19 @@ fn many_long_log_tails_fit_in_one_body() {
     for n in 0..400 {
         let log_tail = Some("\u{1}".repeat(MAX_LOG_TAIL_BYTES));
         let cause = EndCause::Exited { code: 1 };
-        node.observe(alloc_id(n), Observed::Ended(Box::new(Ending { log_tail, ..Ending::new(cause) })));
+        node.observe(
+            alloc_id(n),
+            Observed::Ended(Box::new(Ending {
+                run: RunReport { log_tail, ..RunReport::default() },
+                ..Ending::new(cause)
+            })),
+        );
     }
     let report = node.report().unwrap();
     let body = serde_json::to_vec(&report).unwrap();
     assert!(body.len() < model::wire::MAX_BODY_BYTES, "{}", body.len());
     // A tail that is shorter than usual says so: it is not the whole output.
-    let tails = || report.allocs.iter().filter_map(|a| a.log_tail.as_deref());
+    let tails = || report.allocs.iter().filter_map(|a| a.run.log_tail.as_deref());
     assert!(tails().count() == 400 && tails().all(|t| t.starts_with(model::wire::CUT) && t.len() < 700));
 }
 

@@ -10,7 +10,7 @@ use crate::output::output_files::output_tail;
 use crate::protocol::Observed;
 use model::ids::AllocId;
 use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{EndCause, Ending};
+use model::{EndCause, Ending, RunReport};
 use process_table::ProcessEntry;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -28,8 +28,8 @@ pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Observed {
     // If the file cannot be read, the elements run again.
     let elements = elements::report_in(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
-    let end = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
-    Observed::Ended(Box::new(end))
+    let run = RunReport { log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
+    Observed::Ended(Box::new(Ending { cause, run }))
 }
 
 /// Who claimed the right to start the alloc. If the file is garbage, this is the supervisor that runs.

@@ -146,7 +146,7 @@ impl ControlPlane {
             // The control plane places nothing on a node before its first complete report.
             answer["seq"] = json!(0);
         } else if beat.as_of < self.seq {
-            answer["allocs"] = serde_json::to_value(&self.orders).unwrap();
+            answer["orders"] = serde_json::json!({"allocs": self.orders});
         }
         Some(answer)
     }

@@ -5,6 +5,7 @@
 
 use super::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
+pub(crate) use model::left_out::without_nulls;
 use model::money::Usd;
 use model::names::is_obeyed;
 use model::time::Time;
@@ -126,7 +127,8 @@ pub(crate) fn readable<R>(err: &mut dyn Write, listed: Listed<R>) -> io::Result<
 pub(crate) fn json(out: &mut dyn Write, value: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
     // Outside strings, the only such character in JSON is the line end.
     let escape = |c: char| if c != '\n' && is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
-    let text: String = serde_json::to_string_pretty(value)?.chars().map(escape).collect();
+    let text = serde_json::to_string_pretty(&model::left_out::to_json(value)?)?;
+    let text: String = text.chars().map(escape).collect();
     Ok(writeln!(out, "{text}")?)
 }
 
@@ -150,17 +152,6 @@ fn flatten(value: &mut Value) {
             fields.values_mut().for_each(flatten);
         }
         _ => {}
-    }
-}
-
-/// The value without fields that are null.
-pub(crate) fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            fields.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect()
-        }
-        Value::Array(list) => list.into_iter().map(without_nulls).collect(),
-        other => other,
     }
 }
 

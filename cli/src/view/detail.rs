@@ -24,7 +24,7 @@ pub(crate) fn job_shape(job: &Job, allocs: &[Alloc], waits_because: Option<&str>
         "all_allocs": allocs.iter().map(alloc).collect::<Vec<_>>(), "cause": cause,
         "exit_code": cause.and_then(EndCause::exit_code), "waits_because": waits_because,
     });
-    show::without_nulls(show::flat(with(json!(job), more)))
+    show::flat(with(json!(job), more))
 }
 
 /// A job on the page.

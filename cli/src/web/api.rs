@@ -83,7 +83,7 @@ fn dated_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Val
 
 pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
     let live = web.live().await?;
-    let explained = live.present.next.as_ref().ok().map(|next| next.plan.explained.answer());
+    let explained = live.present.next.as_ref().ok().map(|next| &next.plan.explained);
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
         "cluster": web.source.cluster,

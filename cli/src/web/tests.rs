@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at};
 use model::time::Span;
-use model::{ActionName, Alloc, Ending, Job, JobState};
+use model::{ActionName, Alloc, Ending, Job, JobState, RunReport};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use store::{Dynamo, Store};
@@ -180,7 +180,10 @@ async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
 async fn a_job_is_told_whole_without_its_environment() {
     let served = Served::some().await;
     let alloc = served.store.alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
-    let ending = Ending { log_tail: Some("<b>done</b>\n".into()), ..Ending::lost("its node is gone") };
+    let ending = Ending {
+        run: RunReport { log_tail: Some("<b>done</b>\n".into()), ..RunReport::default() },
+        ..Ending::lost("its node is gone")
+    };
     served.store.write(Some(&alloc), &alloc.end(&ending, Span::from_s(99_999), at(800)), Vec::new()).await.unwrap();
     let (subject, keep) = (Subject::Alloc(alloc.id()), Span::from_s(99_999));
     served.store.record_event(&Event::of_change(&subject, ActionName::EndAlloc, "lost", at(800), keep)).await;

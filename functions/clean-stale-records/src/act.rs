@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use model::action::Planned;
 use model::cloud::Cloud;
+use model::control::ControlKey;
 use model::ids::{NodeId, Slot};
 use model::time::Time;
 use runtime::answer::{ActError, ActionAnswer, ActionResult};
 use runtime::run::{CallStep, Perform, Run};
 use runtime::{catalogue, instances};
 use store::transactions::{self, Retention};
-use store::{delete, silent_since};
+use store::{delete, delete_entry, silent_since};
 
 struct CleaningRun<'a> {
     run: &'a Run<'a>,
@@ -47,7 +48,7 @@ impl Perform<CleaningAction> for CleaningRun<'_> {
                 self.clean(*node_id, *proof, &planned.reason.to_string(), now).await?;
             }
             CleaningAction::DeleteRecord(record) => store.apply(&delete(record.as_ref())).await?,
-            CleaningAction::ForgetEntry(entry) => store.apply(&delete(entry.as_ref())).await?,
+            CleaningAction::ForgetEntry(key, version) => store.apply(&delete_entry(key, *version)).await?,
             CleaningAction::ReadOffers(parts) => {
                 let Some(offers) = self.cloud.offers() else { return Ok(vec![ActionResult::REPORTED]) };
                 let read = catalogue::read(offers, &observed.policy, &observed.policy.catalogue, parts, now).await;
@@ -67,7 +68,7 @@ impl Perform<CleaningAction> for CleaningRun<'_> {
 
     async fn note(&self, _: &CleaningPlan) {
         if let Some(place) = &self.run.observed.jobs_place {
-            self.run.note_place(&self.run.observed.control.jobs_place(), place).await;
+            self.run.note_place(&ControlKey::JobsPlace, place).await;
         }
     }
 }

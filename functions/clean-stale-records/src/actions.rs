@@ -6,10 +6,10 @@
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
 use model::catalogue::CataloguePart;
-use model::control::EntryRow;
+use model::control::ControlKey;
 use model::events::Subject;
 use model::ids::NodeId;
-use model::{ActionName, NodeRecord};
+use model::{ActionName, NodeRecord, Version};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub enum CleaningAction {
     /// Delete the row of a slot that is not below `nodes.max`.
     DeleteRecord(Box<NodeRecord>),
     /// Delete an entry of the control table that ended long ago.
-    ForgetEntry(Box<EntryRow>),
+    ForgetEntry(ControlKey, Version),
     /// Ask EC2 what it offers, and store these parts of the catalogue.
     ReadOffers(Vec<CataloguePart>),
     /// Terminate an instance that no record claims.
@@ -48,7 +48,7 @@ impl Describe for CleaningAction {
         match self {
             Self::Clean { .. } => ActionName::Clean,
             Self::DeleteRecord(_) => ActionName::DeleteRecord,
-            Self::ForgetEntry(_) => ActionName::ForgetEntry,
+            Self::ForgetEntry(..) => ActionName::ForgetEntry,
             Self::ReadOffers(_) => ActionName::ReadOffers,
             Self::TerminateOrphan { .. } => ActionName::TerminateOrphan,
             Self::Warn(_) => ActionName::Warn,
@@ -64,7 +64,7 @@ impl Describe for CleaningAction {
             }
             Self::DeleteRecord(record) => About::Slot(record.slot),
             Self::Warn(subject) => About::Only(subject.clone()),
-            Self::HoldBack(..) | Self::ForgetEntry(_) | Self::ReadOffers(_) => About::Only(Subject::Cluster),
+            Self::HoldBack(..) | Self::ForgetEntry(..) | Self::ReadOffers(_) => About::Only(Subject::Cluster),
         }
     }
 

@@ -100,12 +100,12 @@ impl Ingest {
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(HttpError::new(ErrorCode::Internal, "there is no life on the record that took the report"));
         };
-        let NodeOrders { allocs, others, again_s, unreadable } = self.orders(life, report.as_of).await?;
+        let NodeOrders { orders, again_s } = self.orders(life, report.as_of).await?;
         // The end of an alloc starts a run of poll-and-scale. Without this, a working node would ask for new work only after 60 to
         // 90 s.
         let next_heartbeat_s = again_s.or_else(|| has_room.then(|| cached.soon_s()));
         let (status, seq) = (contact.status, life.seq);
-        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, allocs, others, unreadable })
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, orders })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.

@@ -140,7 +140,7 @@ impl Ingest {
         // An order about a handle raises `seq`, and any other change of the handles changes the digest in the text.
         let is_settled = |said: &String| contact.settled.as_ref() == Some(said) && is_of(said, life.seq);
         let report_handles = heartbeat.handles.as_ref().is_some_and(|said| !is_settled(said));
-        let NodeOrders { allocs, others, again_s, unreadable } = self.orders(life, heartbeat.as_of).await?;
+        let NodeOrders { orders, again_s } = self.orders(life, heartbeat.as_of).await?;
         Ok(HeartbeatAnswer {
             status: contact.status,
             incarnation: contact.incarnation.clone(),
@@ -154,10 +154,8 @@ impl Ingest {
             intent: life.intent,
             must_report: record.status() == Some(NodeStatus::Syncing),
             report_handles,
-            allocs,
-            others,
+            orders,
             follows: life.follows.iter().filter(|(_, until_at)| **until_at > now).map(|(id, _)| *id).collect(),
-            unreadable,
         })
     }
 

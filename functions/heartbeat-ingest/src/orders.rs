@@ -6,9 +6,9 @@
 //! Does not: change anything.
 
 use crate::Ingest;
-use model::ids::{AllocId, JobId};
+use model::ids::JobId;
 use model::names::is_host;
-use model::wire::{AllocOrder, AllocStatus};
+use model::wire::{AllocOrder, OrderList};
 use model::{Alloc, Desired, Job, Life};
 use runtime::http::{HttpError, MAX_LIST_BYTES, bytes_in_answer, internal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,9 @@ const MEMBERS_WAIT_S: f64 = 2.0;
 #[derive(Default)]
 pub(crate) struct NodeOrders {
     /// `None` if the node has the current orders.
-    pub(crate) allocs: Option<Vec<AllocOrder>>,
-    /// The other live allocs.
-    pub(crate) others: Vec<AllocStatus>,
+    pub(crate) orders: Option<OrderList>,
     /// After how many seconds the node asks again: some orders did not fit into the answer, or members may not start yet.
     pub(crate) again_s: Option<f64>,
-    /// The allocs whose rows cannot be read.
-    pub(crate) unreadable: BTreeSet<AllocId>,
 }
 
 impl Ingest {
@@ -72,7 +68,7 @@ impl Ingest {
         }
         allocs.sort_by_key(|o| o.alloc_id);
         let unreadable = listed.unreadable.iter().filter_map(Unreadable::alloc_id).collect();
-        Ok(NodeOrders { allocs: Some(allocs), others, again_s, unreadable })
+        Ok(NodeOrders { orders: Some(OrderList { allocs, others, unreadable }), again_s })
     }
 
     /// The jobs of these allocs that have several members: their members start together.

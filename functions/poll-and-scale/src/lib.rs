@@ -18,7 +18,7 @@ pub use plan::{Action, FleetPlan, PlannedAction, plan};
 use async_trait::async_trait;
 use cloud::Ec2;
 use model::cloud::Cloud;
-use model::control::{ControlKey, LastRun};
+use model::control::{ControlKey, PollTurn};
 use model::functions::{Function, POLL_AND_SCALE};
 use model::launch::LaunchSettings;
 use model::policy::Poll;
@@ -129,14 +129,14 @@ enum Turn {
 async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, ObserveError> {
     let by_event = by_event(input);
     for _ in 0..RACES {
-        let last: LastRun = store.entry(&ControlKey::LastRun).await?;
+        let last: PollTurn = store.entry(&ControlKey::LastRun).await?;
         // A time far ahead is from a wrong clock. It must not keep every run from its turn.
         let can_be = |at: &Time| at.since(now) <= LONGEST_WAIT;
         if by_event && last.promised_at(now).is_some_and(|at| can_be(&at)) {
             return Ok(Turn::Left);
         }
         let gap = if by_event { gap_now(store).await? } else { Span::ZERO };
-        let due = last.since_at().filter(can_be).map_or(now, |at| at + gap).max(now);
+        let due = last.since_at.filter(can_be).map_or(now, |at| at + gap).max(now);
         let (after, turn) = if due == now { (last.begun(now), Turn::Now) } else { (last.promised(due), Turn::At(due)) };
         match store.write_entry(&last, &after).await {
             Ok(_) => return Ok(turn),
@@ -151,7 +151,7 @@ async fn take_turn(store: &Store, input: &Value, now: Time) -> Result<Turn, Obse
 
 /// Notes that a run that has waited begins now. A lost race is fine: another run begins at the same moment.
 async fn begin(store: &Store, now: Time) -> Result<(), ObserveError> {
-    let last: LastRun = store.entry(&ControlKey::LastRun).await?;
+    let last: PollTurn = store.entry(&ControlKey::LastRun).await?;
     match store.write_entry(&last, &last.begun(now)).await {
         Err(WriteError::Db(e)) => Err(e.into()),
         _ => Ok(()),

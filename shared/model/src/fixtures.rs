@@ -6,7 +6,7 @@
 
 use crate::catalogue::{Catalogue, Offered, Offers, Subnet, TypeFacts};
 use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG, NewInstance};
-use crate::control::{BrakePart, ControlKey, EntryRow};
+use crate::control::{BrakeEntry, BrakePart, BrakeState, ControlKey};
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reservation::CapacityReservation;
 use crate::time::{Span, Time};
@@ -133,17 +133,11 @@ pub fn job(n: u32) -> Job {
 }
 
 /// The entry of a brake that holds these ids of one source since a time, and for ten minutes.
-pub fn holding(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> EntryRow {
+pub fn brake(kind: BrakeKind, source: &str, ids: Vec<String>, since_at: Time) -> BrakeEntry {
     let until_at = since_at + Span::from_s(600);
-    let count = ids.len() as u64;
-    EntryRow {
-        since_at: Some(since_at),
-        until_at: Some(until_at),
-        count: Some(count),
-        message: Some("many".into()),
-        parts: BTreeMap::from([(source.to_owned(), BrakePart { ids, count, permit: 0, since_at, until_at })]),
-        ..EntryRow::new(&ControlKey::Brake(kind))
-    }
+    let part = BrakePart { count: ids.len() as u64, ids, permit: 0, since_at, until_at };
+    let state = BrakeState::default().with_part(source, Some(part), Some("many".into()), since_at);
+    BrakeEntry::new(&ControlKey::Brake(kind)).with(state)
 }
 
 /// A provider that offers exactly this, or cannot be asked.

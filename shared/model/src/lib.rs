@@ -55,7 +55,7 @@ pub(crate) use run::{alloc_ids, instance, job_record};
 
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use alloc_ids::AllocIds;
-pub use end_cause::{EndCause, Ending};
+pub use end_cause::{EndCause, Ending, RunReport};
 pub use enums::{
     ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,
     Market, MarketNeed, NodeStateName, NodeStatus, Reconcile, UnknownWord,
@@ -64,7 +64,7 @@ pub use error_chain::{MAX_REASON_BYTES, short_reason};
 pub use failure_policy::FailurePolicy;
 pub use files::{Content, Output, Source, StoredOutput};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
-pub use job_record::{Job, JobSet};
+pub use job_record::Job;
 pub use machine::{Capacity, MAX_LABELS, Machine, MachineKind, MachineNeed};
 pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};
@@ -76,6 +76,7 @@ pub use node::{
 pub use retry::RetryRule;
 pub use signals::Signal;
 pub use spec::{DEFAULT_PRIORITY, JobSpec, MAX_PRIORITY};
+pub use standing::JobSet;
 pub use summary::{AllocSummary, JobSummary, counts_for};
 pub use tries::{JobTimes, Tries};
 pub use usage::Usage;

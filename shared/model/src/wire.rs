@@ -6,19 +6,14 @@
 //! Does not: decide anything, or know how a body was sent.
 
 use crate::batch::Batch;
-use crate::elements::ElementReport;
-use crate::end_cause::EndCause;
+use crate::end_cause::{EndCause, RunReport};
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::error_chain::short_reason;
 use crate::failure_policy::FailurePolicy;
-use crate::files::StoredOutput;
 use crate::ids::{AllocId, ClusterName, JobId, NodeId};
-use crate::image::{self, ImageDigest};
 use crate::needs::Needs;
-use crate::output::Switches;
 use crate::stored::S3Place;
 use crate::time::Time;
-use crate::usage::{self, Usage};
 use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -44,13 +39,10 @@ pub const NODE_FILE: &str = "/etc/nodekeeper/node.json";
 pub struct LaunchFile {
     pub cluster: ClusterName,
     /// The node, if the instance was launched alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<NodeId>,
     /// The batch that the instance was launched in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
     /// The node's credential; `None` if the node signs its requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Base URL of heartbeat-ingest, without `/v1/…`.
     pub heartbeat_url: String,
@@ -104,24 +96,19 @@ pub struct Heartbeat {
     /// Changes with every boot of the machine.
     pub boot_id: String,
     /// The incarnation from the last registration; `None` to register.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// The highest `seq` that the agent has durably applied.
     pub as_of: u64,
     /// The address at which other members of a job reach this node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// When EC2 will take the instance away, by EC2's clock; `None` if EC2 has not announced it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
     #[serde(flatten)]
     pub health: NodeHealth,
     /// How long the machine has been up when the heartbeat is made, in milliseconds. This number orders the heartbeats of
     /// one boot. A heartbeat that the network delivers late must not replace what a newer heartbeat said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
     /// The text `settled` of the answer to the last report of handles, if the handles have not changed since.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handles: Option<String>,
     /// Whether the agent only asks for orders, as the last answer allows it. Then the lease is not renewed, if it lasts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -193,7 +180,6 @@ pub struct HeartbeatAnswer {
     #[serde(default = "longest_retry_s")]
     pub retry_s: f64,
     /// The uptime of the machine, in milliseconds, until which its heartbeats may only ask. `None`: the next heartbeat renews the lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask_until_ms: Option<u64>,
     pub intent: Intent,
     /// Whether a complete alloc report is due now.
@@ -201,21 +187,25 @@ pub struct HeartbeatAnswer {
     /// Whether a report of handles is due now, although the agent's handles have not changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub report_handles: bool,
-    /// The orders that the caller may not have, if its `as_of` was below `seq`: those placed after its `as_of`, the oldest
-    /// first, as many as one answer takes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allocs: Option<Vec<AllocOrder>>,
-    /// With `allocs`: every other live alloc. Both lists together name every live alloc that can be read. The agent asks for the
-    /// order of an alloc that it does not have with an `as_of` below its `placed_seq`.
+    /// The live allocs of the node, if the caller's `as_of` was below `seq`.
+    pub orders: Option<OrderList>,
+    /// The live allocs whose output somebody follows. The agent stores what is new of it each second.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub follows: BTreeSet<AllocId>,
+}
+
+/// Every live alloc of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OrderList {
+    /// The orders that the caller may not have: those placed after its `as_of`, the oldest first, as many as one answer takes.
+    pub allocs: Vec<AllocOrder>,
+    /// Every other live alloc. The agent asks for the order of an alloc that it does not have with an `as_of` below its `placed_seq`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<AllocStatus>,
     /// The live allocs that neither list has because their rows cannot be read. The agent leaves them as they are, and
     /// asks for the list again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unreadable: BTreeSet<AllocId>,
-    /// The live allocs whose output somebody follows. The agent stores what is new of it each second.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub follows: BTreeSet<AllocId>,
 }
 
 /// The shortest and the longest `retry_s`.
@@ -255,10 +245,8 @@ pub struct AllocOrder {
     #[serde(default)]
     pub hosts: Vec<String>,
     /// Where the node stores the whole output; `None`: nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
     /// For a job with a role: the base URL of grant-credentials, without `/v1/…`. `None` if the cluster has no such function.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_url: Option<String>,
 }
 
@@ -328,27 +316,9 @@ pub struct AllocUpdate {
     /// `pending`, `running`, `complete`, `failed` or `lost`: a node cannot report anything else.
     pub client: ClientStatus,
     /// Why the alloc ended. An end needs a cause that fits `client`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EndCause>,
-    /// The last part of the output of the process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log_tail: Option<String>,
-    /// Which bytes of `log_tail` are standard error.
-    #[serde(default, skip_serializing_if = "Switches::is_empty")]
-    pub tail_switches: Switches,
-    /// What the processes of the alloc used so far. A value that is no measurement counts as absent, and spoils nothing else in the
-    /// report.
-    #[serde(default, deserialize_with = "usage::lenient", skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// The outputs that are kept of the work directory of an ended alloc.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<StoredOutput>,
-    /// The results of the elements of a pack so far.
-    #[serde(default, skip_serializing_if = "ElementReport::is_empty")]
-    pub elements: ElementReport,
-    /// The digest of its image.
-    #[serde(default, deserialize_with = "image::lenient", skip_serializing_if = "Option::is_none")]
-    pub image_digest: Option<ImageDigest>,
+    #[serde(flatten)]
+    pub run: RunReport,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -362,17 +332,9 @@ pub struct AllocReportAnswer {
     pub refused: Vec<RefusedUpdate>,
     /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended. If there is
     /// no work yet, the node asks again after twice the time, until that is as long as the usual interval.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_heartbeat_s: Option<f64>,
-    /// As in [`HeartbeatAnswer`], if the reporter's `as_of` was below `seq`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allocs: Option<Vec<AllocOrder>>,
     /// As in [`HeartbeatAnswer`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<AllocStatus>,
-    /// As in [`HeartbeatAnswer`].
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub unreadable: BTreeSet<AllocId>,
+    pub orders: Option<OrderList>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -410,10 +372,8 @@ pub struct ReportedHandle {
     pub handle: String,
     pub kind: HandleKind,
     /// The node id that was written on the container or volume when it was made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Why the node could not destroy it when it was last told to; `None` if it was not told, or is still destroying it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stays: Option<String>,
 }
 
@@ -436,7 +396,6 @@ pub struct HandleReportAnswer {
     pub left: u64,
     /// Set if there is nothing to do about the handles on the node. The agent sends this text with its heartbeats, and reports
     /// again only after the handles have changed, or after a heartbeat is answered with `report_handles`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
 }
 

@@ -4,11 +4,12 @@
 //! Does not: decide or carry out anything.
 
 use crate::clock::RunClock;
+use crate::http::{MAX_LIST_BYTES, bytes_in_answer, first_part};
 use crate::observation::ObservedCounts;
 use model::action::{Describe, Plan, PlanRow};
 use model::cloud::{CloudError, LaunchError};
 use model::control::Tally;
-use model::explain::ExplanationAnswer;
+use model::explain::Explanation;
 use model::time::Time;
 use model::{ActionName, NotPossible};
 use serde::Serialize;
@@ -138,7 +139,7 @@ pub struct RunAnswer {
     pub duration_ms: i64,
     /// What the run did not do, and why. Only poll-and-scale says this.
     #[serde(flatten)]
-    pub explained: ExplanationAnswer,
+    pub explained: Explanation,
     #[serde(skip)]
     pub ran: Ran,
     /// How many nodes are wanted and not ready. Only poll-and-scale says this.
@@ -181,7 +182,7 @@ impl RunAnswer {
             left_out: 0,
             left_for_next_run,
             duration_ms: clock.elapsed().as_ms(),
-            explained: ExplanationAnswer::default(),
+            explained: Explanation::default(),
             ran,
             unready: 0,
             wrong: Vec::new(),
@@ -192,7 +193,7 @@ impl RunAnswer {
     /// answer is larger than 6 MB. Actions that failed come before all others.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        if self.actions.iter().map(bytes).sum::<usize>() > MOST_BYTES {
+        if self.actions.iter().map(bytes_in_answer).sum::<usize>() > MAX_LIST_BYTES {
             self.actions.sort_by_key(|a| a.outcome != ActionOutcome::Failed);
         }
         self.left_out += cut(&mut self.actions);
@@ -204,24 +205,13 @@ impl RunAnswer {
     }
 }
 
-/// How many bytes each list of an answer may have.
-const MOST_BYTES: usize = 1 << 20;
-
-/// How many bytes a row takes in the answer. Texts of other programs may have characters for which JSON needs six
-/// bytes.
-fn bytes(row: &impl Serialize) -> usize {
-    serde_json::to_string(row).map_or(MOST_BYTES, |json| json.len() + 1)
-}
-
 /// Cuts a list where it becomes too long. Returns how many rows that removes.
-fn cut<T: Serialize>(rows: &mut Vec<T>) -> usize {
-    let (all, mut sum) = (rows.len(), 0_usize);
-    let mut fits = |row: &T| {
-        sum = sum.saturating_add(bytes(row));
-        sum <= MOST_BYTES
-    };
-    let kept = rows.iter().take_while(|row| fits(row)).count();
-    rows.truncate(kept);
+fn cut<R: Serialize, L: Default + Extend<R> + IntoIterator<Item = R>>(list: &mut L) -> usize {
+    let rows = Vec::from_iter(std::mem::take(list));
+    let all = rows.len();
+    let part = first_part(rows);
+    let kept = part.len();
+    list.extend(part);
     all - kept
 }
 
@@ -248,14 +238,14 @@ mod tests {
         };
         let many = answer(28_000);
         let shown = many.actions.len();
-        assert!(serde_json::to_vec(&many).unwrap().len() < 2 * MOST_BYTES);
+        assert!(serde_json::to_vec(&many).unwrap().len() < 2 * MAX_LIST_BYTES);
         assert_eq!(many.actions[0].subject, "job#9999", "the one that failed");
         assert_eq!(many.actions[1].subject, "job#0");
         assert_eq!(many.left_out, 28_000 - shown);
         assert_eq!(many.outcomes, [(ActionOutcome::Done, 27_999), (ActionOutcome::Failed, 1)].into());
         let mut obeyed = answer(0);
         obeyed.actions = (0..9_999).map(|n| ActionAnswer { reason: "\u{1b}".repeat(300), ..row(n) }).collect();
-        assert!(serde_json::to_vec(&obeyed.bounded()).unwrap().len() < 2 * MOST_BYTES, "each takes six bytes");
+        assert!(serde_json::to_vec(&obeyed.bounded()).unwrap().len() < 2 * MAX_LIST_BYTES, "each takes six bytes");
         let few = answer(100);
         assert_eq!((few.actions.len(), few.left_out), (100, 0));
         assert_eq!(few.actions[99].subject, "job#99");

@@ -64,7 +64,7 @@ async fn run<C: Controller>(
     let now = clock.now();
     let plan = C::PLAN(&seen, now);
     let wrong = signs::wrong(C::FUNCTION, &Facts::of_run(C::FUNCTION, &seen, &plan, now));
-    let (explained, unready) = (plan.explained.answer(), plan.unready);
+    let (explained, unready) = (plan.explained.clone(), plan.unready);
     let actions = if ran == Ran::Whole {
         controller.act(Run::new(C::FUNCTION, store, &seen, clock), &plan).await
     } else {

@@ -337,7 +337,7 @@ pub const MAX_LIST_BYTES: usize = 1024 * 1024;
 /// How many bytes a part of the body takes in the answer: the body is JSON within a text of JSON, where each quote and each
 /// backslash is escaped once more.
 pub fn bytes_in_answer(part: &impl Serialize) -> usize {
-    let json = serde_json::to_string(part).unwrap_or_default();
+    let json = model::left_out::to_json(part).unwrap_or_default().to_string();
     json.len() + json.bytes().filter(|b| matches!(b, b'"' | b'\\')).count()
 }
 
@@ -356,7 +356,7 @@ pub fn first_part<T: Serialize>(mut list: Vec<T>) -> Vec<T> {
 /// The answer of the function URL.
 pub fn answer<T: Serialize>(result: Result<T, HttpError>) -> Value {
     let (status, body, retry) = match result {
-        Ok(body) => (200, serde_json::to_string(&body), false),
+        Ok(body) => (200, model::left_out::to_json(&body).map(|body| body.to_string()), false),
         Err(refusal) => {
             let body = ErrorBody { error: refusal.code, message: refusal.message };
             (refusal.code.status(), serde_json::to_string(&body), refusal.code == ErrorCode::Busy)

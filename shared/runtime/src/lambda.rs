@@ -148,7 +148,7 @@ impl FunctionInstance {
             Ok(Reply::Run(answer)) => {
                 metrics::log(&answer);
                 metrics::of_run(&answer, &self.cluster, clock.now()).into_iter().for_each(emit);
-                Ok(serde_json::to_value(answer.bounded()).unwrap_or_default())
+                Ok(model::left_out::to_json(&answer.bounded()).unwrap_or_default())
             }
             Err(e) => {
                 tracing::error!("{} failed: {e}", self.name);

@@ -17,7 +17,7 @@ use futures::future::{try_join, try_join4};
 use model::after::{Ends, Followed};
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
-use model::control::{AfterPlace, Control, JobsPlace, NoPolicy};
+use model::control::{Control, ControlKey, ListPlace, NoPolicy};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::policy::Policy;
@@ -74,7 +74,7 @@ pub struct Observation {
     /// How the jobs ended that other jobs follow.
     pub ends: Ends,
     /// The place in the list of jobs that follow others after this run, if it changes.
-    pub after_place: Option<AfterPlace>,
+    pub after_place: Option<ListPlace>,
     /// The live allocs, in the order of their ids.
     pub allocs: Vec<AllocSummary>,
     /// The handles that are due. Only sweep-dispatch reads them.
@@ -82,7 +82,7 @@ pub struct Observation {
     /// The caches that live allocs name, of the nodes that have a cache that is due. Only sweep-dispatch reads them.
     pub used_caches: BTreeMap<NodeId, BTreeSet<String>>,
     /// The place in the jobs table after this run, if it changes.
-    pub jobs_place: Option<JobsPlace>,
+    pub jobs_place: Option<ListPlace>,
     /// The jobs that ended last. Only clean-stale-records reads them.
     pub ended: Vec<Ended>,
     /// Nodes whose live allocs could not all be read: nothing is placed or stopped on them.
@@ -105,11 +105,6 @@ impl OpenLaunches {
     pub fn keep(&self, life: &Life) -> bool {
         life.instance_id.is_some() && self.0.contains(&life.node_id.ulid())
     }
-}
-
-/// The jobs whose rows clean-stale-records could not read.
-fn unreadable_jobs(control: &Control) -> Vec<JobId> {
-    control.jobs_place().unreadable().iter().copied().collect()
 }
 
 /// The lists of a run of poll-and-scale, as they were read.
@@ -178,7 +173,8 @@ impl Lists {
         seen.quarantined.unreadable(allocs.unreadable);
         // The index shows only a part of a job's row. clean-stale-records has noted the jobs whose other part cannot be
         // read.
-        seen.quarantined.unreadable(store.jobs_unreadable(unreadable_jobs(&seen.control)).await?);
+        let known = seen.control.place(&ControlKey::JobsPlace).entry.unreadable;
+        seen.quarantined.unreadable(store.jobs_unreadable(known).await?);
         let quarantined = &seen.quarantined.jobs;
         seen.jobs.retain(|job| !quarantined.contains(&job.job_id));
         let mut seen = seen.sorted_out();
@@ -248,14 +244,14 @@ impl Observation {
         let segments = segments(is_large(&control, &policy));
         let instances = cloud.instances().await?;
         let observed_at = clock();
-        let place = control.jobs_place();
+        let place = control.place(&ControlKey::JobsPlace);
         let (nodes, (jobs, end)) =
             try_join(store.nodes_listed(segments), store.jobs_unreadable_behind(place.job())).await?;
         let mut seen = Self { instances, control, ..Self::empty(policy, policy_version, observed_at) };
-        let known = store.jobs_unreadable(unreadable_jobs(&seen.control)).await?;
+        let known = store.jobs_unreadable(place.unreadable.clone()).await?;
         seen.quarantined.unreadable(nodes.unreadable);
         seen.quarantined.unreadable(jobs.into_iter().chain(known));
-        seen.jobs_place = place.moved(end, seen.quarantined.jobs.iter().copied());
+        seen.jobs_place = Some(place.moved(end, 0).with_unreadable(seen.quarantined.jobs.iter().copied()));
         seen.ended = store.ended(&End::NOT_CANCELLED, observed_at - RECENT, ENDED).await?;
         seen.nodes = nodes.rows;
         Ok(seen.sorted_out())

@@ -4,7 +4,7 @@
 //! Does not: decide.
 
 use model::JobSummary;
-use model::control::{AfterPlace, Control, QueuePlace};
+use model::control::{Control, ControlKey, ListPlace};
 use model::ids::JobId;
 use model::policy::Policy;
 use std::cmp::Reverse;
@@ -26,9 +26,9 @@ pub struct QueueRead {
 pub struct QueuePart {
     pub jobs: HashSet<JobId>,
     /// The place, if the next run reads this part again.
-    pub stays: QueuePlace,
+    pub stays: ListPlace,
     /// The place, if the next run reads the part behind this one.
-    pub moves: QueuePlace,
+    pub moves: ListPlace,
 }
 
 /// The most jobs that follow others that one run reads.
@@ -42,7 +42,7 @@ pub(crate) struct FollowersRead {
     pub(crate) jobs: Vec<JobSummary>,
     pub(crate) unreadable: Vec<Unreadable>,
     /// The place after this run, if it changes.
-    pub(crate) place: Option<AfterPlace>,
+    pub(crate) place: Option<ListPlace>,
     /// Whether `jobs` are all jobs that follow others.
     pub(crate) is_whole: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) struct FollowersRead {
 /// number. Each job is read after `jobs that follow others / 1000` runs, or later if they follow more than two
 /// different jobs each.
 pub(crate) async fn read_followers(store: &Store, control: &Control) -> Result<FollowersRead, DbError> {
-    let last = control.after_place();
+    let last = control.place(&ControlKey::AfterPlace);
     let mut part = store.following(last.rank(), MOST_FOLLOWERS).await?;
     // Many jobs may follow the same ones.
     let mut followed = HashSet::new();
@@ -66,7 +66,7 @@ pub(crate) async fn read_followers(store: &Store, control: &Control) -> Result<F
         part.end = part.jobs.last().map(JobSummary::rank);
     }
     let is_whole = last.rank().is_none() && part.end.is_none();
-    let place = (part.end.as_deref() != last.message()).then(|| last.moved(part.end));
+    let place = Some(last.moved(part.end, 0));
     Ok(FollowersRead { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
 }
 
@@ -115,9 +115,9 @@ pub(crate) async fn read_queue(
         let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
         return Ok(Queued { jobs, read, unreadable });
     };
-    let last = control.queue_place();
+    let last = control.place(&ControlKey::QueuePlace);
     let (behind, passed) = match last.rank().filter(|rank| *rank > end.as_str()) {
-        Some(rank) => (rank, last.passed()),
+        Some(rank) => (rank, last.passed),
         None => (end.as_str(), 0),
     };
     let most_behind = match audience {

@@ -21,7 +21,7 @@ use futures::{FutureExt, StreamExt};
 use model::ActionName;
 use model::action::{Describe, EventPolicy, Plan, Planned};
 use model::brake::BrakeChange;
-use model::control::{Entry, RunRow};
+use model::control::{ControlKey, ListPlace, RunRow};
 use model::events::{Event, Subject};
 use model::functions::{Function, POLL_AND_SCALE};
 use model::reason::Reason;
@@ -266,12 +266,13 @@ impl<'a> Run<'a> {
     }
 
     /// Notes where the next run goes on in a long list. If the note is lost, the next run reads the same part again.
-    pub async fn note_place<E: Entry>(&self, before: &E, after: &E) {
-        if !self.may_begin() {
+    pub async fn note_place(&self, key: &ControlKey, after: &ListPlace) {
+        let before = self.observed.control.place(key);
+        if *after == before || !self.may_begin() {
             return;
         }
-        if let Err(error) = ignore_conflict(self.store.write_entry(before, after).await) {
-            tracing::warn!(%error, key = after.row().key, "the place in a list was not noted");
+        if let Err(error) = ignore_conflict(self.store.write_entry(&before, after).await) {
+            tracing::warn!(%error, %key, "the place in a list was not noted");
         }
     }
 

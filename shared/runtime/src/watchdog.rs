@@ -57,7 +57,7 @@ pub fn overdue(
             found.push((Subject::Function(name()), Reason::Overdue { function: name(), quiet, period, why }));
         }
     }
-    let heard = control.ingest().since_at().map(|at| now.since(at));
+    let heard = control.ingest().since_at.map(|at| now.since(at));
     if let Some(quiet) =
         heard.filter(|quiet| watcher != HEARTBEAT_INGEST && in_use > 0 && *quiet > limit(policy, NOTED))
     {

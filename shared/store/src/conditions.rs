@@ -3,11 +3,12 @@
 //! Guarantees: a handle row changes only if everything that the decision was based on is still as it was read.
 //! Does not: write anything; the store does.
 
-use crate::rows::{self, Record, as_read, handle_key, handle_row, job_key, n, s};
+use crate::rows::{self, Record, as_read, control_key, handle_key, handle_row, job_key, n, s};
 use crate::write::{Cond, Effect, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::control::ControlKey;
 use model::ids::JobId;
-use model::{Handle, HandleState, NodeRecord};
+use model::{Handle, HandleState, NodeRecord, Version};
 
 /// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
 pub fn silent_since(record: &NodeRecord) -> Cond {
@@ -67,6 +68,12 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
 /// The deletion of a record, only if it is as it was read.
 pub fn delete<R: Record>(record: &R) -> Write {
     Write { key: record.key(), when: vec![as_read(record)], effect: Effect::Delete }
+}
+
+/// The deletion of the entry with this key and version of the control table.
+pub fn delete_entry(key: &ControlKey, version: Version) -> Write {
+    let when = vec![Cond::Eq("version", n(version.number()))];
+    Write { key: control_key(key), when, effect: Effect::Delete }
 }
 
 /// The check that a job has no row. Such a job counts as ended.

@@ -25,8 +25,8 @@ pub mod transactions;
 mod write;
 
 pub use conditions::{
-    change_handle, delete, delete_handle, handle_unchanged, insert_handle, make_handle, no_job, no_live_allocs,
-    silent_since,
+    change_handle, delete, delete_entry, delete_handle, handle_unchanged, insert_handle, make_handle, no_job,
+    no_live_allocs, silent_since,
 };
 pub use db::{
     Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict, unless_raced,

@@ -14,7 +14,7 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::{join_all, ready};
 use futures::stream::{Stream, TryStreamExt, select_all, try_unfold};
-use model::control::{Control, ControlKey, Entry, EntryChange, EntryRow, RunRow};
+use model::control::{Control, ControlKey, Entry, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -260,10 +260,10 @@ impl Store {
         Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
     }
 
-    /// The row of the entry with this key, read consistently. If there is no such row, or it cannot be read: a row that
+    /// The row of an entry of the control table, read consistently. If there is no such row, or it cannot be read: a row that
     /// was never written. An unreadable row is not overwritten, because the write is then a conflict.
-    pub async fn entry_row(&self, key: &ControlKey) -> Result<EntryRow, DbError> {
-        match self.read::<EntryRow>(&control_key(key)).await {
+    pub async fn entry<E: Entry>(&self, key: &ControlKey) -> Result<EntryRow<E>, DbError> {
+        match self.read::<EntryRow<E>>(&control_key(key)).await {
             Ok(row) => Ok(row.unwrap_or_else(|| EntryRow::new(key))),
             Err(error @ DbError::Corrupt { .. }) => {
                 tracing::warn!(%error, "an entry counts as never written");
@@ -271,11 +271,6 @@ impl Store {
             }
             Err(other) => Err(other),
         }
-    }
-
-    /// An entry of the control table, read consistently; if there is no such row, an entry that was never written.
-    pub async fn entry<E: Entry>(&self, key: &ControlKey) -> Result<E, DbError> {
-        self.entry_row(key).await.map(E::from_row)
     }
 
     /// The newest events of a subject, without those that cannot be read.
@@ -340,18 +335,13 @@ impl Store {
         Ok(written)
     }
 
-    /// Writes the change of an entry of the control table: `before` is the entry as read, `after` is the new entry.
-    /// Returns the entry as written.
-    pub async fn write_entry<E: Entry>(&self, before: &E, after: &E) -> Result<E, WriteError> {
-        self.change_row(before.row(), after.row()).await.map(E::from_row)
-    }
-
-    /// [`Store::write_entry`] for an entry of any kind.
-    pub async fn change_entry(&self, change: &EntryChange) -> Result<EntryRow, WriteError> {
-        self.change_row(&change.before, &change.after).await
-    }
-
-    async fn change_row(&self, before: &EntryRow, after: &EntryRow) -> Result<EntryRow, WriteError> {
+    /// Writes the change of an entry of the control table: `before` is the row as read, `after` is the new row.
+    /// Returns the row as written.
+    pub async fn write_entry<E: Entry>(
+        &self,
+        before: &EntryRow<E>,
+        after: &EntryRow<E>,
+    ) -> Result<EntryRow<E>, WriteError> {
         let before = (before.version != Version::UNWRITTEN).then_some(before);
         self.write(before, after, Vec::new()).await
     }

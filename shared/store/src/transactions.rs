@@ -317,7 +317,7 @@ pub async fn end_quota_limits(store: &Store, control: &Control, record: &NodeRec
     let Some(life) = record.life() else { return };
     for change in control.after_termination(&life.offering, now) {
         // A conflict is fine: another action of this run, or another run, wrote the entry.
-        if let Err(e) = ignore_conflict(store.change_entry(&change).await) {
+        if let Err(e) = ignore_conflict(store.write_entry(&change.before, &change.after).await) {
             tracing::warn!(key = %change.key, error = %e, "the end of a limit was not noted");
         }
     }

@@ -6,7 +6,9 @@ use crate::world::raw::{Item, Raw, item, n, s};
 use crate::world::{World, job};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId, Ulid};
-use model::wire::{AllocReportAnswer, AllocStatus, HandleReportAnswer, Heartbeat, HeartbeatAnswer, RefusedUpdate};
+use model::wire::{
+    AllocReportAnswer, AllocStatus, HandleReportAnswer, Heartbeat, HeartbeatAnswer, OrderList, RefusedUpdate,
+};
 use model::{ClientStatus, Desired, Intent, JobSpec, MAX_COMMAND_BYTES, NodeStatus};
 use std::collections::BTreeSet;
 
@@ -104,6 +106,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
     let order = alloc.order(vec!["h".repeat(253); 24]);
     let orders = runtime::http::first_part(vec![order.clone(); 40]);
     assert!((2..40).contains(&orders.len()), "a part of them: {}", orders.len());
+    let list = OrderList { allocs: orders, others, unreadable: unreadable.clone() };
     let heartbeat = HeartbeatAnswer {
         status: NodeStatus::Ready,
         incarnation: "i".repeat(128),
@@ -114,9 +117,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         intent: Intent::Drain,
         must_report: true,
         report_handles: true,
-        allocs: Some(orders.clone()),
-        others: others.clone(),
-        unreadable: unreadable.clone(),
+        orders: Some(list.clone()),
         follows: unreadable.clone(),
     };
     let refused: Vec<RefusedUpdate> = (0..10_000)
@@ -128,9 +129,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         accepted: Vec::new(),
         refused,
         next_heartbeat_s: Some(0.2),
-        allocs: Some(orders),
-        others,
-        unreadable,
+        orders: Some(list),
     };
     // A request of 2 MiB has this many names.
     let names =

@@ -8,7 +8,7 @@ use super::store_tables::{KEEP, Place, Tables, placing_at, spec};
 use crate::second_opinions::Emulator;
 use crate::world::all_rows::AllRows;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use model::control::{ControlKey, Entry, EntryRow, FailedStarts};
+use model::control::{ControlKey, FailedStarts, LaunchWait};
 use model::events::{Event, Subject};
 use model::fixtures::{self, at, slot};
 use model::ids::{JobId, NodeId};
@@ -16,7 +16,7 @@ use model::time::{Span, Time};
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{
     ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
-    NodeState, NodeStatus, Work,
+    NodeState, NodeStatus, RunReport, Work,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ async fn placed(tables: &Tables) -> (NodeRecord, Job, Alloc) {
 async fn an_end_is_one_transaction(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, job, alloc) = placed(&tables).await;
-    let ending = Ending { log_tail: Some("x".into()), ..Ending::exited(0) };
+    let ending = Ending { run: RunReport { log_tail: Some("x".into()), ..RunReport::default() }, ..Ending::exited(0) };
     // Nothing changes if the caller's node record is not current.
     let old = fixtures::ready(0);
     let before = tables.all().await;
@@ -277,7 +277,7 @@ async fn handles_are_changed_as_read(place: Place<'_>) {
     tables.store.apply(&delete_handle(&live)).await.unwrap();
     assert_eq!(tables.all().await.2, []);
     let never: FailedStarts = tables.store.entry(&ControlKey::FailedStarts).await.unwrap();
-    let counted = FailedStarts::from_row(EntryRow { count: Some(1), ..never.row().clone() });
+    let counted = never.with(LaunchWait { count: Some(1), ..LaunchWait::default() });
     let written = tables.store.write_entry(&never, &counted).await.unwrap();
     assert!(tables.store.write_entry(&never, &counted).await.unwrap_err().is_conflict());
     assert_eq!(tables.store.control().await.unwrap().failed_starts(), written);

@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use model::auth::NodeKey;
 use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
-use model::control::{ControlKey, EntryRow, PolicyRow};
+use model::control::{ControlKey, EntryRow, LaunchWait, PolicyRow};
 use model::fixtures::{self, at};
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
@@ -256,7 +256,8 @@ async fn state(seed: u64) -> (Store, Ec2) {
     for n in 0..draw.below(9) {
         store.write(None, &draw.job(50 + n, &policy), Vec::new()).await.unwrap();
     }
-    let entry = |key: ControlKey| EntryRow { until_at: Some(at(NOW_S + 60)), wait_s: Some(60), ..EntryRow::new(&key) };
+    let wait = LaunchWait { until_at: Some(at(NOW_S + 60)), wait_s: Some(60), ..LaunchWait::default() };
+    let entry = |key: ControlKey| EntryRow::<LaunchWait>::new(&key).with(wait.clone());
     if draw.is(0.05) {
         store.write(None, &entry(ControlKey::Limit(Class::Quota, Scope::ACCOUNT)), Vec::new()).await.unwrap();
     }
@@ -264,7 +265,7 @@ async fn state(seed: u64) -> (Store, Ec2) {
         if draw.is(0.1) {
             let mut row = entry(format!("limit#short#offering#{market}#{kind}#any").parse().unwrap());
             if draw.is(0.5) {
-                row.until_at = Some(at(NOW_S - 10));
+                row.entry.until_at = Some(at(NOW_S - 10));
             }
             store.write(None, &row, Vec::new()).await.unwrap();
         }

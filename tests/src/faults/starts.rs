@@ -2,7 +2,7 @@
 
 use crate::world::{World, job, quick_policy};
 use model::cloud::Refusal;
-use model::control::{ControlKey, Entry, EntryChange, EntryRow, FailedStarts};
+use model::control::{ControlKey, FailedStarts, LaunchWait};
 use model::enums::Reach;
 use model::time::Span;
 use model::{ActionName, Class, JobSpec};
@@ -43,7 +43,7 @@ async fn instances_that_die_before_they_call_pause_launching() {
             (vec![ActionOutcome::Done], vec![then]),
             "{answer:?}"
         );
-        assert_eq!(failures(&world).await.count(), died);
+        assert_eq!(failures(&world).await.count, Some(died));
     }
     assert_eq!(done(&world.poll().await.unwrap(), ActionName::Launch), [], "it pauses");
     world.pass(61);
@@ -54,12 +54,12 @@ async fn instances_that_die_before_they_call_pause_launching() {
 async fn a_start_that_succeeds_ends_the_count_before_its_node_is_gone() {
     let mut world = World::new().await;
     let read = failures(&world).await;
-    let nine = EntryRow { since_at: Some(world.now()), count: Some(9), wait_s: Some(960), ..read.row().clone() };
-    world.look.write_entry(&read, &FailedStarts::from_row(nine)).await.unwrap();
+    let nine = LaunchWait { since_at: Some(world.now()), count: Some(9), wait_s: Some(960), ..read.entry.clone() };
+    world.look.write_entry(&read, &read.with(nine)).await.unwrap();
     world.submit(job(&["one"])).await;
     world.until_quiet(120).await;
     let after = failures(&world).await;
-    assert_eq!((after.count(), after.pause_s(), after.until_at()), (0, None, None));
+    assert_eq!((after.count, after.wait_s, after.until_at), (Some(0), None, None));
 }
 
 #[tokio::test]
@@ -161,8 +161,8 @@ async fn a_limit_by_a_quota_ends_when_clean_stale_records_sees_that_an_instance_
     let error = Refusal { reach: Reach::Family, class: Class::Quota, message: "VcpuLimitExceeded".into() }.into();
     let control = world.look.control().await.unwrap();
     let change = control.after_refusal(&launched, &error, &world.policy, 1, world.now());
-    let after = EntryRow { until_at: Some(world.now() + Span::from_s(3600)), ..change.after.clone() };
-    world.look.change_entry(&EntryChange { after, ..change }).await.unwrap();
+    let longer = LaunchWait { until_at: Some(world.now() + Span::from_s(3600)), ..change.after.entry.clone() };
+    world.look.write_entry(&change.before, &change.after.with(longer)).await.unwrap();
     world.clean().await.unwrap();
     assert!(refused().await, "nothing has terminated");
     for instance in world.ec2.instances() {

@@ -89,7 +89,7 @@ async fn limits(world: &World) -> Vec<String> {
     control
         .limits(world.now())
         .iter()
-        .map(|limit| format!("{} {}", limit.key(), limit.message().unwrap_or("")))
+        .map(|limit| format!("{} {}", limit.key(), limit.row().message.as_deref().unwrap_or("")))
         .collect()
 }
 

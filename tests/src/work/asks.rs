@@ -128,7 +128,7 @@ async fn a_node_that_gets_work_by_asking_renews_its_lease_with_the_next_heartbea
     world.poll().await;
     assert_eq!(world.next_beat()["asks"], json!(true));
     let told = world.beats(id).await;
-    assert_eq!((told.allocs.map(|orders| orders.len()), told.ask_until_ms), (Some(1), None));
+    assert_eq!((told.orders.map(|list| list.allocs.len()), told.ask_until_ms), (Some(1), None));
     assert!(told.next_heartbeat_s >= 60.0);
     assert_eq!(world.next_beat().get("asks"), None);
 }

@@ -9,7 +9,7 @@ use model::time::Time;
 use model::wire::{
     AllocOrder, BindingAnswer, BindingRequest, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle,
 };
-use model::{Ending, HandleKind};
+use model::{Ending, HandleKind, RunReport};
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;
@@ -218,7 +218,10 @@ impl Node {
 
     pub fn end(&mut self, order: &AllocOrder, exit_code: i32) {
         let cause = model::EndCause::Exited { code: exit_code };
-        let ended = Ending { log_tail: Some("the end\n".into()), ..Ending::new(cause) };
+        let ended = Ending {
+            run: RunReport { log_tail: Some("the end\n".into()), ..RunReport::default() },
+            ..Ending::new(cause)
+        };
         self.protocol.observe(order.alloc_id, Observed::Ended(Box::new(ended)));
     }
 }

@@ -11,7 +11,7 @@ use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::{NextRun, next};
 use clap::{ArgGroup, Args, Subcommand};
-use model::control::{ControlKey, DemandNeed, DemandSet, Entry};
+use model::control::{ControlKey, DemandNeed, DemandSet};
 use model::events::Subject;
 use model::explain::SetNote;
 use model::time::{Span, Time};
@@ -101,12 +101,12 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> a
 
 /// A set in JSON. `has` says what it has, as the next run sees it. `is_changed` says whether a command changed it.
 fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
-    show::without_nulls(json!({
-        "name": set.name(), "count": set.count(now), "need": set.need(), "version": set.revision(),
-        "until_at": set.until_at().filter(|_| set.applies(now)), "changed": is_changed,
+    json!({
+        "name": set.name(), "count": set.count(now), "need": set.need, "version": set.revision,
+        "until_at": set.until_at.filter(|_| set.applies(now)), "changed": is_changed,
         "ready": has.map(|note| note.ready), "coming": has.map(|note| note.coming), "lacking": has.map(SetNote::lacking),
         "reason": has.and_then(SetNote::lacks).map(|why| why.to_string()),
-    }))
+    })
 }
 
 impl SetArgs {
@@ -175,7 +175,7 @@ async fn change(
         Ok((before, after))
     })
     .await?;
-    let changed = after.revision() != before.revision();
+    let changed = after.revision != before.revision;
     if changed {
         let what = format!("{name}: {what}");
         record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
@@ -183,9 +183,9 @@ async fn change(
     if is_json {
         show::json(context.out, &in_json(&after, None, Some(changed), now))?;
     } else if after.applies(now) {
-        let until = after.until_at().map(|at| moment(at, now)).unwrap_or_default();
-        let (count, version) = (after.count(now), after.revision());
-        let needs = after.need().map(needs).unwrap_or_default();
+        let until = after.until_at.map(|at| moment(at, now)).unwrap_or_default();
+        let (count, version) = (after.count(now), after.revision);
+        let needs = after.need.as_ref().map(needs).unwrap_or_default();
         let how = if changed { "is set to" } else { "is still" };
         writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
     } else if changed {
@@ -198,7 +198,7 @@ async fn change(
 
 /// Refuses the change if the set has another version than the caller knows.
 fn check_version(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
-    let is = if set.applies(now) { set.revision() } else { 0 };
+    let is = if set.applies(now) { set.revision } else { 0 };
     match version {
         Some(known) if known != is => anyhow::bail!(
             "nothing was changed: demand set {} has version {is}, not {known}: `nodekeeper demand show` says what is wanted \
@@ -243,10 +243,8 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
 async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let control = cluster.store.control().await?;
-    let rows = control.entries().filter(|(key, _)| matches!(key, ControlKey::Demand(_)));
-    let sets = rows.map(|(_, row)| DemandSet::from_row(row.clone()));
-    let asked = |set: &DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
-    let sets: Vec<DemandSet> = sets.filter(asked).collect();
+    let asked = |set: &&DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
+    let sets: Vec<&DemandSet> = control.demand_sets.values().filter(asked).collect();
     let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
     let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
     if args.json {
@@ -256,16 +254,16 @@ async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<E
         let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
         writeln!(context.out, "there is no demand set{name}")?;
     } else {
-        let cells = |set: &DemandSet| {
+        let cells = |set: &&DemandSet| {
             let has = note(set);
             [
                 set.name().to_owned(),
                 set.count(now).to_string(),
-                set.need().map(needs).unwrap_or_default(),
+                set.need.as_ref().map(needs).unwrap_or_default(),
                 or_blank(has.map(|note| note.ready)),
                 or_blank(has.map(|note| note.coming)),
-                set.revision().to_string(),
-                set.until_at().map(|at| moment(at, now)).unwrap_or_default(),
+                set.revision.to_string(),
+                set.until_at.map(|at| moment(at, now)).unwrap_or_default(),
                 or_blank(has.and_then(SetNote::lacks)),
             ]
         };

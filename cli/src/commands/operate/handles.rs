@@ -11,7 +11,7 @@ use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, node_of, short_alloc};
 use clap::{Args, ValueEnum};
 use model::auth::hex;
-use model::control::{BrakeEntry, ControlKey, Entry, Release};
+use model::control::{BrakeEntry, ControlKey, Release};
 use model::events::Subject;
 use model::ids::AllocId;
 use model::time::{Span, Time};
@@ -171,7 +171,7 @@ fn digest(held: &BrakeEntry) -> String {
 /// Whether the row of this entry exists and cannot be read.
 async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<bool> {
     let control = cluster.store.control().await?;
-    Ok(control.unreadable.iter().any(|found| found.key == entry.row().key))
+    Ok(control.unreadable.iter().any(|found| found.key == entry.key))
 }
 
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
@@ -183,7 +183,8 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
     let limits = cluster.store.control().await?.limits(now);
     for limit in &limits {
         if !args.show {
-            match cluster.store.change_entry(&limit.ended(now)).await {
+            let change = limit.ended(now);
+            match cluster.store.write_entry(&change.before, &change.after).await {
                 Err(e) if e.is_conflict() => anyhow::bail!(
                     "EC2 refused another launch meanwhile, or a launch succeeded: try again, `nodekeeper release launches`"
                 ),
@@ -224,7 +225,7 @@ async fn release_brake(
             match cluster.store.write_entry(&before, &after).await {
                 // A row that cannot be read counts as absent, so only this write can ever replace it.
                 Err(e) if e.is_conflict() && is_unreadable(cluster, &after).await? => {
-                    cluster.store.replace_unreadable(after.row()).await?;
+                    cluster.store.replace_unreadable(&after).await?;
                 }
                 written => _ = written?,
             }
@@ -238,13 +239,13 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     let (cluster, now) = (context.cluster().await?, context.now());
     let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
     let held = release_brake(&cluster, kind, args, now).await?;
-    let count = held.holding().filter(|_| held.holds_back(now)).unwrap_or(0);
+    let count = held.count.filter(|_| held.holds_back(now)).unwrap_or(0);
     let ids: Vec<(&str, &str)> = held.ids().collect();
     if !held.holds_back(now) || (count == 0 && ids.is_empty()) {
         writeln!(context.out, "the brake {kind} holds nothing: there is nothing to release")?;
         return Ok(Exit::Done);
     }
-    let why = held.message().map(show::one_line).unwrap_or_default();
+    let why = held.message.as_deref().map(show::one_line).unwrap_or_default();
     if ids.is_empty() {
         let message = "no run has said yet what it holds: try again after the next run";
         writeln!(context.err, "nothing was released: the brake {kind} holds {count} ({why}), and {message}")?;

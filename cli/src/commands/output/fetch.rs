@@ -294,10 +294,10 @@ fn is_of_pattern(output: &StoredOutput) -> bool {
 
 /// For each member, the alloc whose outputs count: the one that succeeded, or else the last one that stored outputs.
 fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
-    let counts = |alloc: &Alloc| !alloc.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
+    let counts = |alloc: &Alloc| !alloc.run.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
     let kept = allocs.into_iter().filter(counts);
     let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
-    of_each.map(|alloc| Kept { alloc: alloc.id(), at: alloc.finished_at, outputs: alloc.kept }).collect()
+    of_each.map(|alloc| Kept { alloc: alloc.id(), at: alloc.finished_at, outputs: alloc.run.kept }).collect()
 }
 
 /// For each member, the outputs of the last try that did not succeed and had stored some.
@@ -309,8 +309,8 @@ async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow
         if found.contains_key(&id.member) {
             continue;
         }
-        if alloc.was_stopped() && !alloc.kept.is_empty() {
-            found.insert(id.member, Kept { alloc: id, at, outputs: alloc.kept });
+        if alloc.was_stopped() && !alloc.run.kept.is_empty() {
+            found.insert(id.member, Kept { alloc: id, at, outputs: alloc.run.kept });
             continue;
         }
         match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {

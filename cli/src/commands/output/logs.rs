@@ -151,11 +151,11 @@ async fn element_logs(
         );
     };
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
-    let places = |alloc: &Alloc| Some((alloc.id(), alloc.elements.places.of(element)?));
+    let places = |alloc: &Alloc| Some((alloc.id(), alloc.run.elements.places.of(element)?));
     let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
     let outcome = |of: Option<AllocId>| {
         let allocs = allocs.iter().filter(|alloc| of.is_none_or(|id| alloc.id() == id));
-        let mut results = allocs.flat_map(|alloc| alloc.elements.results.iter());
+        let mut results = allocs.flat_map(|alloc| alloc.run.elements.results.iter());
         results.find(|(_, elements)| elements.contains(element)).map(|(outcome, _)| outcome)
     };
     let Some((id, bytes)) = last else {

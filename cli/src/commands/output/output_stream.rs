@@ -351,7 +351,7 @@ impl<'a> OutputStream<'a> {
             self.misses = true;
             return Ok(());
         }
-        let Some(tail) = &alloc.log_tail else {
+        let Some(tail) = &alloc.run.log_tail else {
             self.misses = true;
             let why = match alloc.summary.client.is_final() {
                 true => "reported no output",
@@ -401,7 +401,7 @@ fn denied(error: &anyhow::Error) -> bool {
 fn whole(alloc: &Alloc) -> Option<Text> {
     let client = alloc.summary.client;
     let is_whole = client.is_final()
-        && match &alloc.log_tail {
+        && match &alloc.run.log_tail {
             None => client != ClientStatus::Lost,
             // A longer output is cut between two characters, and a character has at most four bytes. A tail that is cut shorter says
             // so. Bytes that are no text have become replacement characters.
@@ -413,5 +413,5 @@ fn whole(alloc: &Alloc) -> Option<Text> {
 }
 
 fn tail_of(alloc: &Alloc) -> Text {
-    Text::new(alloc.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.tail_switches.clone())
+    Text::new(alloc.run.log_tail.as_deref().unwrap_or_default().as_bytes(), alloc.run.tail_switches.clone())
 }

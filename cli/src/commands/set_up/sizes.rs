@@ -9,13 +9,13 @@ use crate::console::{Cluster, Context, Exit};
 use clap::Args;
 use model::catalogue::{Catalogue, CataloguePart, Offers};
 use model::machine::memory;
-use model::policy::{Fallback, Policy, SeveralTypes, Size};
+use model::policy::{Fallback, Policy, Size};
 use model::quotas::{self, QuotaUse, quota_of};
 use model::time::Time;
 use model::{Market, Usd};
 use runtime::catalogue;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -76,7 +76,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
         rows.iter().flat_map(|row| markets.map(|market| quota_of(market, &row.instance_type))).collect();
     quotas.retain(|quota| counted.contains(quota.quota.as_str()));
     if args.json {
-        show::json(context.out, &show::without_nulls(json!({ "sizes": rows, "quotas": quotas })))?;
+        show::json(context.out, &json!({ "sizes": rows, "quotas": quotas }))?;
     } else {
         print(context, &rows, &quotas)?;
     }
@@ -99,10 +99,20 @@ async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Ca
     let offers: &dyn Offers =
         cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
     let mut all = policy.clone();
-    let typed = policy.size.iter().filter(|size| !size.is_derived());
-    all.several.extend(typed.map(SeveralTypes::only));
+    let typed: Value = policy.size.iter().filter(|size| !size.is_derived()).map(as_several).collect();
+    // It is refused only if there is none.
+    let asked = Policy::from_json(&json!({"launch": {"template": "any"}, "size": typed}));
+    all.several.extend(asked.map(|asked| asked.several).unwrap_or_default());
     let read = catalogue::read(offers, &all, &Catalogue::default(), &CataloguePart::ALL, now).await;
     Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
+}
+
+/// A size of one type as one of several types, which this type alone meets, whatever EC2 says of it.
+fn as_several(size: &Size) -> Value {
+    json!({
+        "name": size.name, "instance_types": [size.instance_type], "arch": size.kind.arch, "market": size.market,
+        "fallback": size.fallback, "gpus": [0, 1 << 20], "generation": "any", "burstable": true, "bare_metal": true,
+    })
 }
 
 /// The rows of each size by this catalogue.

@@ -11,7 +11,6 @@ use history::{By, CostLine, History, LONGEST, Report};
 use model::time::Span;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
-use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
 pub struct CostArgs {
@@ -49,7 +48,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
     let more = report.lines.len().saturating_sub(args.limit);
     report.lines.truncate(args.limit);
     if args.json {
-        show::json(context.out, &show::without_nulls(json!(report)))?;
+        show::json(context.out, &report)?;
     } else {
         print(context, &report, now)?;
     }

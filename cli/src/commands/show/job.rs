@@ -145,7 +145,7 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
 
 fn usage_rows(allocs: &[Alloc]) -> Rows {
     let cells = |alloc: &Alloc| {
-        let used = Used { usage: alloc.usage?, needs: alloc.summary.needs.capacity() };
+        let used = Used { usage: alloc.run.usage?, needs: alloc.summary.needs.capacity() };
         Some([short_alloc(alloc.id())].into_iter().chain(used.cells()))
     };
     Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))
@@ -157,7 +157,7 @@ fn output_rows(allocs: &[Alloc]) -> Rows {
         let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
         [short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]
     };
-    let rows = allocs.iter().flat_map(|alloc| alloc.kept.iter().map(move |output| cells(alloc, output)));
+    let rows = allocs.iter().flat_map(|alloc| alloc.run.kept.iter().map(move |output| cells(alloc, output)));
     Rows::of(&["ALLOC", "KEPT", "SIZE", "SHA-256"], rows)
 }
 

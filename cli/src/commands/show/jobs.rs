@@ -9,7 +9,7 @@
 use crate::commands::amounts;
 use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
-use crate::console::show::{self, Rows, or_blank, when, when_some, without_nulls};
+use crate::console::show::{self, Rows, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Exit};
 use crate::view::JobRow;
 use crate::view::find::short;
@@ -22,7 +22,6 @@ use model::JobSummary;
 use model::ids::JobId;
 use model::time::Time;
 use runtime::observation::ObserveError;
-use serde_json::json;
 use std::cmp::Reverse;
 use store::{DbError, Store, placed_last};
 
@@ -157,7 +156,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     let waits = jobs.iter().any(|job| !job.summary.state.is_ended());
     let next = if waits { next::for_list(next, context.err)? } else { None };
     if args.json {
-        show::json(context.out, &without_nulls(json!(jobs)))?;
+        show::json(context.out, &jobs)?;
     } else if jobs.is_empty() {
         let none = match (args.filter.is_empty(), args.all || args.usage) {
             (false, true) => "no stored job is like that",

@@ -5,7 +5,7 @@
 
 use crate::changes::change_intent;
 use crate::commands::amounts::{Moment, moment as moment_of};
-use crate::console::show::{self, Rows, moment, or_blank, when, when_some, without_nulls};
+use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next;
@@ -69,7 +69,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &NodesArgs) -> anyhow:
     if args.json {
         let (names, next) = (present.names(), present.next.as_ref().ok());
         let rows = records.iter().map(|record| node_row(record, next, &names));
-        show::json(context.out, &without_nulls(rows.collect()))?;
+        show::json(context.out, &rows.collect::<Vec<_>>())?;
     }
     let up = records.iter().any(|r| !r.is_cleaned());
     let next = if up { next::for_list(present.next, context.err)? } else { None };
@@ -121,7 +121,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let next = if up { next::for_list(cluster.next(now).await, context.err)? } else { None };
     if args.json {
         let row = with(node_row(&record, next.as_ref(), &BTreeMap::new()), json!({ "record": record }));
-        return show::json(context.out, &without_nulls(row));
+        return show::json(context.out, &row);
     }
     let mut fields = fields(&record, now);
     fields.field("next", next.as_ref().and_then(|n| n.of_slot(slot)));

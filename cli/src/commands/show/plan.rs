@@ -14,6 +14,7 @@ use crate::view::next::on_refusing;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use model::action::{PlanAnswer, PlanRow};
+use model::explain::{SetNote, Waiting};
 use model::policy::Policy;
 use model::time::Time;
 use runtime::observation::Observation;
@@ -105,18 +106,18 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     };
     Rows::of(&["ACTION", "SUBJECT", "REASON"], answer.actions.iter().map(cells)).print(context.out)?;
     let explained = &answer.explained;
-    let lines = explained.waiting.iter().map(|row| &row.line);
-    for line in lines.chain(explained.demand_sets.iter().map(|row| &row.line)) {
-        writeln!(context.out, "{}", show::one_line(line))?;
+    let lines = explained.waiting.iter().map(Waiting::line);
+    for line in lines.chain(explained.sets.iter().map(SetNote::line)) {
+        writeln!(context.out, "{}", show::one_line(&line))?;
     }
     for (job, why) in refusing {
         writeln!(context.out, "job {} waits: {}", short(job), show::one_line(&why))?;
     }
-    for row in &explained.staying {
-        writeln!(context.out, "slot {} stays: {}", row.slot, show::one_line(&row.reason))?;
+    for (node_id, why) in &explained.staying {
+        writeln!(context.out, "slot {} stays: {}", node_id.slot(), show::one_line(&why.to_string()))?;
     }
-    for row in &explained.limits {
-        writeln!(context.out, "limit: {}", show::one_line(&row.reason))?;
+    for why in &explained.limits {
+        writeln!(context.out, "limit: {}", show::one_line(&why.to_string()))?;
     }
     if !answer.wanted.is_empty() {
         writeln!(context.out, "wanted nodes: {}", counted(&answer.wanted))?;

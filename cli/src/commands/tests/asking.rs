@@ -2,8 +2,8 @@
 
 use super::*;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ActionName;
 use model::rng::Rng;
+use model::{ActionName, BrakeKind};
 
 #[tokio::test]
 async fn plan_shows_the_next_run_and_changes_nothing() {
@@ -146,15 +146,24 @@ async fn status_says_what_is_wrong_and_what_to_do() {
     world.put_node(&fixtures::ready(0)).await;
     let until = |key: &str, s: i64| {
         let key: ControlKey = key.parse().unwrap();
-        EntryRow { until_at: Some(at(s)), message: Some("told".into()), ..EntryRow::new(&key) }
+        let wait = LaunchWait { until_at: Some(at(s)), message: Some("told".into()), ..LaunchWait::default() };
+        EntryRow::<LaunchWait>::new(&key).with(wait)
     };
-    world.put_entry(until("brake#missing", 1200)).await;
-    world.put_entry(EntryRow { count: Some(0), ..until("brake#orphans", 1200) }).await;
+    for (kind, count) in [(BrakeKind::Missing, None), (BrakeKind::Orphans, Some(0))] {
+        let (until_at, message) = (Some(at(1200)), Some("told".into()));
+        let state = BrakeState { until_at, count, message, ..BrakeState::default() };
+        world.put_entry(BrakeEntry::new(&ControlKey::Brake(kind)).with(state)).await;
+    }
     world.put_entry(until("limit#throttled#account", 999)).await;
     world.put_entry(until("limit#short#offering#spot#m7a.large#any", 1120)).await;
-    world.put_entry(EntryRow { since_at: Some(at(880)), ..until("limit#refused#subnet#subnet-1", 1240) }).await;
-    world.put_entry(EntryRow { policy_version: Some(1), ..until("limit#wrong#template#nodes", 4600) }).await;
-    world.put_entry(EntryRow { policy_version: Some(0), ..until("limit#wrong#template#former", 4600) }).await;
+    let mut refused = until("limit#refused#subnet#subnet-1", 1240);
+    refused.entry.since_at = Some(at(880));
+    world.put_entry(refused).await;
+    for (template, version) in [("nodes", 1), ("former", 0)] {
+        let mut wrong = until(&format!("limit#wrong#template#{template}"), 4600);
+        wrong.entry.policy_version = Some(version);
+        world.put_entry(wrong).await;
+    }
     world.put_entry(until("limit#quota#family#spot#g_vt", 1060)).await;
     let rng = Rng::seeded(1);
     let warn = |s, reason| Event::new(&Subject::Cluster, ActionName::Warn, reason, at(s), Span::from_s(99_999), &rng);
@@ -189,14 +198,10 @@ async fn what_ec2_refused_is_tried_at_once_after_a_release() {
     let world = World::with_policy().await;
     let said = world.run(&["release", "launches"]).await.done();
     assert_eq!(said, "nothing limits launches: there is nothing to release\n");
-    let until = |key: &str| EntryRow {
-        until_at: Some(at(4600)),
-        wait_s: Some(3600),
-        count: None,
-        ..EntryRow::new(&key.parse().unwrap())
-    };
-    world.put_entry(until("limit#refused#subnet#subnet-1")).await;
-    world.put_entry(EntryRow { count: Some(12), ..until("boot_failures") }).await;
+    for (key, count) in [("limit#refused#subnet#subnet-1", None), ("boot_failures", Some(12))] {
+        let wait = LaunchWait { until_at: Some(at(4600)), wait_s: Some(3600), count, ..LaunchWait::default() };
+        world.put_entry(EntryRow::<LaunchWait>::new(&key.parse().unwrap()).with(wait)).await;
+    }
     let lines = |verb: &str| {
         let all = ["12 starts failed in a row", "EC2 refuses launches with subnet subnet-1"];
         all.iter().map(|limit| format!("{verb}: {limit}\n")).collect::<String>()
@@ -209,8 +214,8 @@ async fn what_ec2_refused_is_tried_at_once_after_a_release() {
     assert!(world.store().control().await.unwrap().limits(world.now).is_empty());
     // The next refusal waits as briefly as the first one.
     let control = world.store().control().await.unwrap();
-    assert!(control.entries().all(|(_, row)| row.wait_s.is_none()));
-    assert_eq!(control.failed_starts().count(), 0);
+    assert!(control.waits.values().all(|row| row.wait_s.is_none()));
+    assert_eq!(control.failed_starts().count, Some(0));
 }
 
 #[tokio::test]

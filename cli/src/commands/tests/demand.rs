@@ -1,7 +1,7 @@
 //! `demand`: what is written, what is printed, and what is refused.
 
 use super::*;
-use model::control::{DemandSet, Entry};
+use model::control::DemandSet;
 
 async fn stored(world: &World, name: &str) -> DemandSet {
     world.store().entry(&ControlKey::Demand(name.to_owned())).await.unwrap()
@@ -27,7 +27,7 @@ async fn the_same_call_again_only_renews() {
     let said = said.done();
     assert!(said.starts_with("demand set ci is set to 4 of 2 vCPU, ") && said.ends_with(", version 2\n"), "{said}");
     let set = stored(&world, "ci").await;
-    assert_eq!((set.count(world.now), set.until_at()), (4, Some(world.now + Span::from_s(3600))));
+    assert_eq!((set.count(world.now), set.until_at), (4, Some(world.now + Span::from_s(3600))));
     // A renewal leaves no event, and a change leaves one.
     let events = world.store().history("cluster", 9).await.unwrap();
     let told: Vec<&str> = events.iter().filter(|e| e.action == "demand_set").map(|e| e.reason.as_str()).collect();
@@ -54,7 +54,7 @@ async fn a_change_of_another_version_is_refused() {
     assert_eq!(stored(&world, "ci").await.count(world.now), 0);
     // With version 0, another caller may set it again.
     world.run(&set("1", "0")).await.done();
-    assert_eq!(stored(&world, "ci").await.revision(), 4);
+    assert_eq!(stored(&world, "ci").await.revision, 4);
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn there_are_at_most_a_hundred_sets() {
     let mut world = World::with_policy().await;
     for n in 0..DemandSet::MOST {
         let key = ControlKey::Demand(format!("s{n}"));
-        let set = DemandSet::from_row(EntryRow::new(&key));
+        let set = DemandSet::new(&key);
         let need = model::control::DemandNeed { size: Some("small".into()), ..Default::default() };
         let until = world.now + Span::from_s(100);
         world.store().write_entry(&set, &set.wanted(need, 0, until, world.now)).await.unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A world in which job 1 waits, because its only node is held. `nodes` and `small` change the policy.
-async fn waiting(nodes: &str, small: &str, entry: Option<EntryRow>) -> World {
+async fn waiting(nodes: &str, small: &str, entry: Option<FailedStarts>) -> World {
     let mut world = World::new().await;
     world.now = at(100);
     let dir = tempfile::tempdir().unwrap();
@@ -19,13 +19,13 @@ async fn waiting(nodes: &str, small: &str, entry: Option<EntryRow>) -> World {
 
 #[tokio::test]
 async fn each_limit_is_said_the_same_everywhere() {
-    let entry = |key: &str| {
-        let key: ControlKey = key.parse().unwrap();
-        Some(EntryRow { until_at: Some(at(280)), wait_s: Some(180), ..EntryRow::new(&key) })
-    };
-    let refused = entry("limit#refused#request#on_demand#small#any");
-    let refused = refused.map(|row| EntryRow { policy_version: Some(1), ..row });
-    let failed = entry("boot_failures").map(|row| EntryRow { count: Some(12), ..row });
+    let waits = LaunchWait { until_at: Some(at(280)), wait_s: Some(180), ..LaunchWait::default() };
+    let row =
+        |key: &str, wait: &LaunchWait| Some(EntryRow::<LaunchWait>::new(&key.parse().unwrap()).with(wait.clone()));
+    let entry = |key: &str| row(key, &waits);
+    let of_policy = LaunchWait { policy_version: Some(1), ..waits.clone() };
+    let refused = row("limit#refused#request#on_demand#small#any", &of_policy);
+    let failed = row("boot_failures", &LaunchWait { count: Some(12), ..waits.clone() });
     for (nodes, small, entry, why) in [
         ("max = 0", "", None, "nodes.max is 0, which pauses the cluster"),
         ("max = 1", "", None, "the 1 node that nodes.max allows is there"),
@@ -63,7 +63,7 @@ async fn each_limit_is_said_the_same_everywhere() {
         let (store, cloud) = (world.store(), world.cluster.cloud.as_ref());
         let next = NextRun::read(store, cloud, world.now).await.unwrap();
         assert_eq!(next.of_job(fixtures::job_id(1)), Some(why));
-        assert_eq!(next.plan.explained.answer().waiting[0].line, line);
+        assert_eq!(next.plan.explained.waiting[0].line(), line);
     }
 }
 
@@ -71,12 +71,8 @@ async fn each_limit_is_said_the_same_everywhere() {
 async fn a_quota_that_a_job_waits_for_is_wrong_and_has_its_name() {
     let entry = |market: &str| {
         let key: ControlKey = format!("limit#quota#family#{market}#standard").parse().unwrap();
-        EntryRow {
-            since_at: Some(at(40)),
-            until_at: Some(at(280)),
-            message: Some("told".into()),
-            ..EntryRow::new(&key)
-        }
+        let (since_at, until_at, message) = (Some(at(40)), Some(at(280)), Some("told".into()));
+        EntryRow::<LaunchWait>::new(&key).with(LaunchWait { since_at, until_at, message, ..LaunchWait::default() })
     };
     let name = "the quota \"Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances\" is reached";
     let world = waiting("max = 4", "", Some(entry("on_demand"))).await;

@@ -31,7 +31,10 @@ async fn job_with(ends: &[End]) -> (World, FakeS3, String) {
     for ((cause, kept), copy) in ends.iter().zip(0..) {
         let id = model::ids::AllocId { copy, ..fixtures::alloc_id(3) };
         let alloc = Alloc::place(id, &job, &fixtures::ready(0), at(100)).unwrap();
-        let ending = Ending { kept: kept.iter().map(|text| stored(&s3, text)).collect(), ..Ending::new(cause.clone()) };
+        let ending = Ending {
+            run: RunReport { kept: kept.iter().map(|text| stored(&s3, text)).collect(), ..RunReport::default() },
+            ..Ending::new(cause.clone())
+        };
         let output_s3 = Some(format!("s3://logs/3/0-{copy}").parse().unwrap());
         let alloc = Alloc { output_s3, ..alloc.end(&ending, Span::from_s(9), at(200)) };
         world.store().write(None, &alloc, Vec::new()).await.unwrap();
@@ -139,7 +142,10 @@ async fn array_of(members: u32, ends: &[Option<i32>]) -> (World, FakeS3, Vec<Job
                 let content = s3.put_file(&TEXT(n, alloc.member));
                 let kept =
                     if *code == 0 { vec![StoredOutput { path: "r".into(), content, to: None }] } else { Vec::new() };
-                let ending = Ending { kept, ..Ending::new(EndCause::Exited { code: *code }) };
+                let ending = Ending {
+                    run: RunReport { kept, ..RunReport::default() },
+                    ..Ending::new(EndCause::Exited { code: *code })
+                };
                 let alloc = placed.end(&ending, Span::from_s(9), at(200));
                 world.store().write(None, &alloc, Vec::new()).await.unwrap();
             }

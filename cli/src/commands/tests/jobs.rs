@@ -193,7 +193,8 @@ async fn a_job_says_why_it_waits() {
     let row = world.run(&["job", &id(1), "--json"]).await.json();
     assert_eq!(row["state"], "queued");
     assert_eq!(row["waits_because"], "next run: place: it fits on slot 0");
-    let quota = EntryRow { until_at: Some(at(160)), ..EntryRow::new(&"limit#quota#account".parse().unwrap()) };
+    let wait = LaunchWait { until_at: Some(at(160)), ..LaunchWait::default() };
+    let quota = EntryRow::<LaunchWait>::new(&"limit#quota#account".parse().unwrap()).with(wait);
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed::default(), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
@@ -206,7 +207,8 @@ async fn a_job_says_why_it_waits() {
 async fn a_job_shows_its_allocs_and_their_ends() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
-    let ending = Ending { log_tail: Some("one\ntwo".into()), ..Ending::exited(3) };
+    let ending =
+        Ending { run: RunReport { log_tail: Some("one\ntwo".into()), ..RunReport::default() }, ..Ending::exited(3) };
     let end = alloc.end(&ending, Span::from_s(9), at(970));
     world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
     let out = world.run(&["job", &id(1)]).await.done();
@@ -245,7 +247,10 @@ async fn job_output_cannot_control_the_terminal_and_is_unchanged_in_a_pipe() {
     let mut world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     let printed = "\u{1b}[2J\u{1b}]0;title\u{7}plain\ttab\r\n\u{9b}31m";
-    let ending = Ending { log_tail: Some(printed.to_owned()), ..Ending::lost("gone") };
+    let ending = Ending {
+        run: RunReport { log_tail: Some(printed.to_owned()), ..RunReport::default() },
+        ..Ending::lost("gone")
+    };
     let end = alloc.end(&ending, Span::from_s(9), at(970));
     world.store().write(Some(&alloc), &end, Vec::new()).await.unwrap();
     let id = job.summary.job_id.to_string();

@@ -28,7 +28,7 @@ use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
 use model::catalogue::Offers;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::control::{ControlKey, EntryRow, RunRow};
+use model::control::{BrakeEntry, BrakeState, ControlKey, Entry, EntryRow, FailedStarts, LaunchWait, RunRow};
 use model::events::{Event, Subject};
 use model::fixtures::{self, FixedOffers, at};
 use model::ids::JobId;
@@ -36,6 +36,7 @@ use model::launch::LaunchRequest;
 use model::time::{Span, Time};
 use model::{
     Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
+    RunReport,
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
@@ -333,7 +334,7 @@ impl World {
         self.store().apply(&insert_handle(&handle)).await.unwrap();
     }
 
-    async fn put_entry(&self, row: EntryRow) {
+    async fn put_entry<E: Entry>(&self, row: EntryRow<E>) {
         self.store().write(None, &row, Vec::new()).await.unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::BrakeKind;
-use model::control::{BrakeEntry, Entry, Release};
+use model::control::Release;
 
 #[tokio::test]
 async fn intents_change_the_record_and_not_its_pulse() {
@@ -143,9 +143,8 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let put = async |world: &World, slots: std::ops::Range<u32>| {
         let ids = slots.map(node).collect();
         let before: BrakeEntry = world.store().entry(&ControlKey::Brake(BrakeKind::Leases)).await.unwrap();
-        let row = fixtures::holding(BrakeKind::Leases, "poll-and-scale", ids, at(900));
-        let row = EntryRow { version: before.row().version, ..row };
-        world.store().write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
+        let row = fixtures::brake(BrakeKind::Leases, "poll-and-scale", ids, at(900));
+        world.store().write_entry(&before, &before.with(row.entry)).await.unwrap();
     };
     put(&world, 0..2).await;
     let (said, changed) = world.changes(&["release", "leases", "--show"]).await;
@@ -165,7 +164,7 @@ async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     assert_eq!(changed, ["control/release#leases", "events/cluster/release"]);
     let key = ControlKey::Release(BrakeKind::Leases);
     let release: Release = world.store().entry(&key).await.unwrap();
-    assert_eq!((release.since_at(), release.until_at()), (Some(at(1000)), Some(at(4600))));
+    assert_eq!((release.since_at, release.until_at), (Some(at(1000)), Some(at(4600))));
     let plan = world.run(&["plan"]).await.done();
     let down: Vec<&str> = plan.lines().filter(|line| line.contains("mark_down")).collect();
     assert_eq!(down.len(), 2, "{plan}");

@@ -133,7 +133,8 @@ pub(super) fn tail_of(output: &str) -> String {
 }
 
 async fn end(world: &World, job: &Job, alloc: &Alloc, output: &str) {
-    let ending = Ending { log_tail: Some(tail_of(output)), ..Ending::exited(0) };
+    let ending =
+        Ending { run: RunReport { log_tail: Some(tail_of(output)), ..RunReport::default() }, ..Ending::exited(0) };
     let after = alloc.end(&ending, Span::from_s(9), at(1001));
     world.store().write(Some(alloc), &after, Vec::new()).await.unwrap();
     let after = job.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, Span::from_s(9).into(), at(1001));
@@ -426,7 +427,9 @@ async fn the_streams_of_a_run_stay_apart_and_logs_prints_both_or_one() {
     // The row has a short output whole.
     let (world, alloc) = ended(text).await;
     let row = world.store().alloc(alloc.id()).await.unwrap().unwrap();
-    world.store().write(Some(&row), &Alloc { tail_switches: switches, ..row.clone() }, Vec::new()).await.unwrap();
+    let mut switched = row.clone();
+    switched.run.tail_switches = switches;
+    world.store().write(Some(&row), &switched, Vec::new()).await.unwrap();
     for (options, expected) in [
         (&[][..], text),
         (&["--stderr"], "err 1\nerr 2\n"),
@@ -462,7 +465,8 @@ async fn logs_says_how_an_element_ended_whose_part_of_the_output_is_not_known() 
     world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
     let mut elements = ElementReport::default();
     elements.results.add("signal:9".parse().unwrap(), &"5-6".parse().unwrap());
-    let alloc = Alloc { elements, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
+    let mut alloc = alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200));
+    alloc.run.elements = elements;
     world.store().write(None, &alloc, Vec::new()).await.unwrap();
     let id = job.summary.job_id.to_string();
     for (element, says) in [

@@ -133,7 +133,8 @@ async fn put_stored(world: &World, s3: &output_store::FakeS3) -> String {
     let place = Some("s3://logs/3.log".parse().unwrap());
     let content = s3.put_content("kept");
     let kept = vec![StoredOutput { path: "kept".into(), content, to: Some("s3://logs/kept".parse().unwrap()) }];
-    let alloc = Alloc { output_s3: place, kept, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
+    let run = RunReport { kept, ..RunReport::default() };
+    let alloc = Alloc { output_s3: place, run, ..alloc.end(&Ending::lost("gone"), Span::from_s(9), at(200)) };
     let placed = job.with_placed(&[alloc.id()]).unwrap();
     world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
     world.store().write(None, &alloc, Vec::new()).await.unwrap();
@@ -154,7 +155,7 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let unlisted = unlisted.to_string();
     let (queued, s3) = (world.put_job(2).await, output_store::FakeS3::default());
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
-    world.put_entry(fixtures::holding(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
+    world.put_entry(fixtures::brake(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
     let dir = tempfile::tempdir().unwrap();
     let with_bucket = format!("{POLICY}\n[output]\ns3 = \"s3://logs\"\n");
     let policy = file(&dir, "p.toml", &with_bucket.replace("max = 4", "max = 3"));

@@ -45,7 +45,10 @@ async fn end_as(world: &World, cause: EndCause, printed: &str) {
     let alloc = world.store().write(None, &alloc, Vec::new()).await.unwrap();
     let placed = world.store().write(Some(&job), &job.with_placed(&[id]).unwrap(), Vec::new()).await.unwrap();
     let log_tail = Some(printed.to_owned()).filter(|t| !t.is_empty());
-    let ending = model::Ending { log_tail, ..model::Ending::new(cause) };
+    let ending = model::Ending {
+        run: model::RunReport { log_tail, ..model::RunReport::default() },
+        ..model::Ending::new(cause)
+    };
     world.store().write(Some(&alloc), &alloc.end(&ending, Span::from_s(9), at(1001)), Vec::new()).await.unwrap();
     let after = placed.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, Span::from_s(9).into(), at(1001));
     world.store().write(Some(&placed), &after, Vec::new()).await.unwrap();

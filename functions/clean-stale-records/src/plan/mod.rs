@@ -10,7 +10,7 @@ use crate::actions::{CleaningAction, Proof};
 use model::action::EventPolicy;
 use model::brake::{Brake, Incident, Permit, Threshold};
 use model::cloud::{Instance, InstanceState};
-use model::control::{ControlKey, EntryRow};
+use model::control::ControlKey;
 use model::events::Subject;
 use model::functions::CLEAN_STALE_RECORDS;
 use model::ids::{NodeId, Slot};
@@ -234,14 +234,13 @@ fn orphans(seen: &Observation, now: Time, plan: &mut CleaningPlan, instances: &I
 /// Deletes the entries of the control table that ended long ago. Otherwise each instance type and zone that was ever short
 /// would keep one.
 fn over(seen: &Observation, now: Time, plan: &mut CleaningPlan) {
-    let is_over = |(key, row): &(&ControlKey, &EntryRow)| row.is_over(key, now);
-    for (key, row) in seen.control.entries().filter(is_over) {
+    for (key, version) in seen.control.over(now) {
         let text = key.to_string();
         let reason = match key {
             ControlKey::Demand(_) => Reason::SetOver { key: text },
             _ => Reason::EntryOver { key: text },
         };
-        plan.add_quietly(CleaningAction::ForgetEntry(Box::new(row.clone())), reason);
+        plan.add_quietly(CleaningAction::ForgetEntry(key.clone(), version), reason);
     }
 }
 

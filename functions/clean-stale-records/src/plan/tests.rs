@@ -5,7 +5,7 @@ use super::*;
 use model::ActionName;
 use model::NodeStatus;
 use model::catalogue::{Catalogue, CataloguePart, PartState};
-use model::control::{BrakeEntry, ControlKey, Entry};
+use model::control::{BrakeEntry, ControlKey, Release};
 use model::fixtures::{self, at, slot};
 use model::policy::{Policy, example_json};
 
@@ -75,14 +75,14 @@ fn an_unusual_share_of_stale_records_waits_but_not_nodes_that_are_shutting_down(
     let (rows, entry) = run(&given);
     assert_eq!(rows, ["hold_back cluster", "clean slot#4"]);
     let entry = entry.unwrap();
-    assert_eq!((entry.since_at(), entry.holding()), (Some(at(8000)), Some(4)));
+    assert_eq!((entry.since_at, entry.count), (Some(at(8000)), Some(4)));
     // The brake has held for its time.
     let ids = (0..4).map(|n| fixtures::node_id(n).to_string()).collect();
-    given.seen.control.put(fixtures::holding(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(8000 - 300)));
+    given.seen.control.put(fixtures::brake(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(8000 - 300)));
     let all: Vec<_> = (0..5).map(|n| format!("clean slot#{n}")).collect();
     assert_eq!(run(&given).0[1..], all);
     // Three are not an unusual number.
-    given.seen.control.remove(&ControlKey::Brake(BrakeKind::Missing));
+    given.seen.control.put(BrakeEntry::new(&ControlKey::Brake(BrakeKind::Missing)));
     given.seen.nodes.remove(0);
     assert_eq!(run(&given).0, all[1..]);
 }
@@ -92,7 +92,7 @@ fn launches_in_place_of_stale_records_do_not_release_the_brake() {
     let mut given = given();
     given.seen.nodes.extend((0..4).map(fixtures::bound));
     let ids = (0..4).map(|n| fixtures::node_id(n).to_string()).collect();
-    given.seen.control.put(fixtures::holding(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(7900)));
+    given.seen.control.put(fixtures::brake(BrakeKind::Missing, CLEAN_STALE_RECORDS.name, ids, at(7900)));
     for n in 4..12 {
         let mut launched = fixtures::bound(n);
         if let NodeState::Assigned(life) = &mut launched.state {
@@ -154,11 +154,11 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
         given.seen.instances.push(fixtures::running(&format!("i-{n:02}"), &fixtures::assigned(n)));
     }
     let ids = (0..5).map(|n| format!("i-{n:02}")).collect();
-    let held = fixtures::holding(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, ids, at(600));
+    let held = fixtures::brake(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, ids, at(600));
     given.seen.control.put(held.clone());
     let release = given.seen.control.release(BrakeKind::Orphans);
-    let release = release.given(&BrakeEntry::from_row(held), None, Span::from_s(3600), at(650));
-    given.seen.control.put(release.row().clone());
+    let release = release.given(&held, None, Span::from_s(3600), at(650));
+    given.seen.control.put(&release);
     let planned = plan(&given.seen, at(700));
     let terminated: Vec<&str> = planned
         .actions
@@ -176,11 +176,11 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
     });
     let change = change.unwrap();
     let (_, entry) = change.entry.unwrap();
-    assert_eq!(entry.holding(), Some(7));
+    assert_eq!(entry.count, Some(7));
     assert!(!change.release.unwrap().1.applies(at(700)));
     // The next run terminates none, also when few are left: five of the same trouble have gone.
-    given.seen.control.put(entry.row().clone());
-    given.seen.control.remove(&ControlKey::Release(BrakeKind::Orphans));
+    given.seen.control.put(entry);
+    given.seen.control.put(Release::new(&ControlKey::Release(BrakeKind::Orphans)));
     for left in [7, 2] {
         given.seen.instances.drain(..given.seen.instances.len() - left);
         let actions: Vec<_> = plan(&given.seen, at(760)).answer().actions.iter().map(|a| a.action).collect();
@@ -192,5 +192,5 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
     let Some(CleaningAction::HoldBack(change)) = calm.actions.first().map(|p| p.action.clone()) else {
         panic!("{calm:?}")
     };
-    assert_eq!(change.entry.unwrap().1.holding(), Some(0));
+    assert_eq!(change.entry.unwrap().1.count, Some(0));
 }

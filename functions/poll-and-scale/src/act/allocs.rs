@@ -90,7 +90,7 @@ impl Acting<'_> {
             let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
             let succeeded = of_member.filter(|alloc| alloc.has_succeeded());
             let last = succeeded.max_by_key(|alloc| alloc.id().copy);
-            if let Some(stored) = last.and_then(|alloc| alloc.kept.iter().find(|output| output.path == *path)) {
+            if let Some(stored) = last.and_then(|alloc| alloc.run.kept.iter().find(|output| output.path == *path)) {
                 *source = stored.source();
             }
         }

@@ -22,16 +22,13 @@ impl Acting<'_> {
         let has_nodes = |w: &Waiting| w.why.iter().any(Reason::is_about_nodes_to_come);
         let mut come = plan.explained.waiting.iter().filter(|w| has_nodes(w)).flat_map(|w| &w.jobs);
         let after = if come.any(|id| part.jobs.contains(id)) { &part.stays } else { &part.moves };
-        let before = self.run.observed.control.queue_place();
-        if *after != before {
-            self.run.note_place(&before, after).await;
-        }
+        self.run.note_place(&ControlKey::QueuePlace, after).await;
     }
 
     /// Notes where the next run goes on in a long list of jobs that follow others.
     pub(super) async fn note_after_place(&self) {
         if let Some(after) = &self.run.observed.after_place {
-            self.run.note_place(&self.run.observed.control.after_place(), after).await;
+            self.run.note_place(&ControlKey::AfterPlace, after).await;
         }
     }
 
@@ -39,10 +36,9 @@ impl Acting<'_> {
     /// a row. From the next run on they keep no node, until clean-stale-records finds that they were repaired.
     pub(super) async fn quarantine_jobs(&self) {
         let found = std::mem::take(&mut *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner));
-        let before = self.run.observed.control.jobs_place();
-        if let Some(after) = before.noting(found) {
-            self.run.note_place(&before, &after).await;
-        }
+        let before = self.run.observed.control.place(&ControlKey::JobsPlace);
+        let after = before.with_unreadable(before.unreadable.iter().copied().chain(found));
+        self.run.note_place(&ControlKey::JobsPlace, &after).await;
     }
 
     /// Writes events about what is new in the plan's explanation.

@@ -23,12 +23,11 @@ use crate::plan::{Action, PlannedAction};
 use model::Class;
 use model::batch::Batch;
 use model::cloud::{LaunchAnswer, LaunchError, Refusal};
-use model::control::{ControlKey, EntryChange, EntryRow};
+use model::control::{ControlKey, LaunchWait, LimitChange};
 use model::enums::Reach;
 use model::events::Subject;
 use model::ids::{JobId, NodeId, Slot};
 use model::launch::{LaunchCall, LaunchRequest, Launched, client_token};
-use model::limits::is_refused_already;
 use model::reason::Reason;
 use model::{ActionName, Life, NewLife, NodeRecord, Offering};
 use runtime::answer::{ActError, ActionResult};
@@ -384,8 +383,8 @@ impl Acting<'_> {
         {
             self.rate.refuse(scope.clone());
         }
-        let written = match self.run.store.change_entry(&change).await {
-            Err(e) if e.is_conflict() => self.note_refusal_again(&change.key, change.after).await,
+        let written = match self.run.store.write_entry(&change.before, &change.after).await {
+            Err(e) if e.is_conflict() => self.note_refusal_again(&change).await,
             other => other.map(|_| ()),
         };
         if let Err(e) = ignore_conflict(written) {
@@ -400,11 +399,11 @@ impl Acting<'_> {
 
     /// Stores the limit again after a lost race against a successful launch or another refusal. An entry whose refusal
     /// still applies stays. Any other entry is overwritten.
-    async fn note_refusal_again(&self, key: &ControlKey, after: EntryRow) -> Result<(), WriteError> {
-        let before = self.run.store.entry_row(key).await?;
-        if is_refused_already(&before, self.run.now()) {
+    async fn note_refusal_again(&self, change: &LimitChange) -> Result<(), WriteError> {
+        let before = self.run.store.entry::<LaunchWait>(&change.key).await?;
+        if before.is_refused_already(self.run.now()) {
             return Ok(());
         }
-        self.run.store.change_entry(&EntryChange { key: key.clone(), before, after }).await.map(|_| ())
+        self.run.store.write_entry(&before, &change.after).await.map(|_| ())
     }
 }

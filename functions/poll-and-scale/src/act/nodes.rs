@@ -84,7 +84,7 @@ impl Acting<'_> {
                 self.write_node(&record, &record.note_unlisted(*since, now)?, Vec::new()).await?;
             }
             Note::Brake(change) => self.run.hold_back(change).await?,
-            Note::Limit(change) => drop(self.run.store.change_entry(change).await?),
+            Note::Limit(change) => drop(self.run.store.write_entry(&change.before, &change.after).await?),
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl Acting<'_> {
         let mut last = self.failed_starts.lock().await;
         let before = last.clone().unwrap_or_else(|| read.clone());
         let after = before.failed(&read, self.run.observed.policy.boot.failures_before_pause, now);
-        let pause_s = after.pause_s();
+        let pause_s = after.wait_s;
         let first = pause_s.is_some() && !before.applies(now);
         let output = match record.life().and_then(|l| l.instance_id.as_deref()) {
             Some(id) if first => self.cloud.console_output(id).await.ok().flatten(),
@@ -51,7 +51,7 @@ impl Acting<'_> {
             let output = output.unwrap_or_default();
             let skipped = output.chars().count().saturating_sub(CONSOLE_CHARS);
             let console = output.chars().skip(skipped).collect();
-            let reason = Reason::StartsFailed { count: after.count(), pause_s, console };
+            let reason = Reason::StartsFailed { count: after.count.unwrap_or(0), pause_s, console };
             self.run.record_event(&Subject::Cluster, ActionName::HoldBack, &reason).await;
         }
     }

@@ -6,7 +6,7 @@
 use model::action::{About, Describe};
 use model::brake::BrakeChange;
 use model::cloud::NewInstance;
-use model::control::EntryChange;
+use model::control::LimitChange;
 use model::events::Subject;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Idleness;
@@ -145,7 +145,7 @@ pub enum Note {
     /// What changes about a brake.
     Brake(Box<BrakeChange>),
     /// A limit on launches that begins.
-    Limit(Box<EntryChange>),
+    Limit(Box<LimitChange>),
 }
 
 /// The most offerings that an explanation names.

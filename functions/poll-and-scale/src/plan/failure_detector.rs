@@ -129,14 +129,14 @@ fn fleet<'a>(view: &View<'a>) -> HeardFleet<'a> {
 fn proven_at(view: &View<'_>, fleet: &HeardFleet<'_>) -> Option<Time> {
     let control = &view.observed.control;
     let noted = control.ingest();
-    let Some(noted_at) = noted.since_at() else {
+    let Some(noted_at) = noted.since_at else {
         // If the note cannot be read, only the records count. There is no note in a state that a person wrote for
         // `plan --state`. The leases are then proof enough.
         let is_unreadable = control.unreadable.iter().any(|entry| entry.key == ControlKey::Ingest.to_string());
         return if is_unreadable { fleet.pinged_at } else { fleet.pinged_at.max(fleet.leased_at) };
     };
     let is_kept = fleet.pinged_at.is_none_or(|at| at.since(noted_at) < UNKEPT_NOTE);
-    if is_kept { noted.before_at() } else { fleet.pinged_at }
+    if is_kept { noted.before_at } else { fleet.pinged_at }
 }
 
 /// Decides about the nodes whose status does not say yet that they are silent.

@@ -10,7 +10,7 @@ use crate::SPOT_WARNING;
 use model::cloud::{LaunchError, Refusal};
 use model::control::ControlKey;
 use model::events::Subject;
-use model::limits::{Limit, is_refused_already};
+use model::limits::Limit;
 use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Class, Market, Offering};
@@ -32,10 +32,9 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     for (offering, taken) in pools.into_values().filter(|(_, taken)| taken.len() >= MANY) {
         let last = taken.iter().max().copied().unwrap_or(view.now);
         let known = view.observed.control.shortage(&offering);
-        let row = model::control::Entry::row(&known);
-        let refused_at = row.until_at.zip(row.wait_s).map(|(until, wait_s)| until - Span::from_s(wait_s));
+        let refused_at = known.until_at.zip(known.wait_s).map(|(until, wait_s)| until - Span::from_s(wait_s));
         // A limit applies already, or these interruptions began one that is over.
-        if is_refused_already(row, view.now) || refused_at.is_some_and(|at| at >= last - SPOT_WARNING) {
+        if known.is_refused_already(view.now) || refused_at.is_some_and(|at| at >= last - SPOT_WARNING) {
             continue;
         }
         let (market, instance_type) = (offering.market, &offering.instance_type);

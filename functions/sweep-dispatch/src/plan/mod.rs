@@ -6,7 +6,7 @@
 
 use crate::actions::SweepAction;
 use model::functions::SWEEP_DISPATCH;
-use model::handle::{AllocFact, CacheFact, Due, NodeFact, cache_name};
+use model::handle::{Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
 use model::reason::Reason;
 use model::time::{Span, Time};
@@ -53,13 +53,10 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, seen: &Observation) -
     let Some(life) = record.and_then(NodeRecord::life).filter(|l| l.node_id == handle.node_id) else {
         return if record.is_some_and(|r| is_over(r, handle.node_id)) { NodeFact::Over } else { NodeFact::Lost };
     };
-    let live = handle.alloc_id.is_some_and(|id| life.allocs.contains(&id));
+    let is_alloc_live = handle.alloc_id.is_some_and(|id| life.allocs.contains(&id));
     let named = |cache| seen.used_caches.get(&handle.node_id).is_some_and(|named| named.contains(cache));
-    let used = seen.partially_read.contains(&handle.node_id) || cache_name(&handle.handle).is_some_and(named);
-    NodeFact::Lives {
-        alloc: if live { AllocFact::Live } else { AllocFact::Ended },
-        cache: if used { CacheFact::Named } else { CacheFact::Unused },
-    }
+    let is_cache_named = seen.partially_read.contains(&handle.node_id) || cache_name(&handle.handle).is_some_and(named);
+    NodeFact::Lives { is_alloc_live, is_cache_named }
 }
 
 /// Whether this life is certainly over: the slot has a later life, or the slot is free and its last life was this one

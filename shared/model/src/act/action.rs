@@ -7,7 +7,7 @@
 use crate::brake::BrakeChange;
 use crate::enums::ActionName;
 use crate::events::Subject;
-use crate::explain::{Explanation, ExplanationAnswer};
+use crate::explain::Explanation;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::reason::Reason;
 use crate::time::Span;
@@ -206,7 +206,7 @@ impl<A: Describe> Plan<A> {
             actions: shown.map(Planned::row).collect(),
             wanted: self.wanted.clone(),
             surplus: self.surplus.clone(),
-            explained: self.explained.answer(),
+            explained: self.explained.clone(),
         }
     }
 }
@@ -216,26 +216,19 @@ impl<A: Describe> Plan<A> {
 pub struct PlanRow {
     pub action: ActionName,
     pub subject: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<Slot>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
     /// The machines that a launch may become, the first one first, if there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ways: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub alloc_id: Option<AllocId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_id: Option<NodeId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
     pub reason: String,
 }
 
 /// The answer to the request `plan`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PlanAnswer {
     pub actions: Vec<PlanRow>,
     /// How many nodes of each size are wanted, also while a limit keeps them from being launched.
@@ -244,5 +237,5 @@ pub struct PlanAnswer {
     pub surplus: Vec<Slot>,
     /// What is not done, and why.
     #[serde(flatten)]
-    pub explained: ExplanationAnswer,
+    pub explained: Explanation,
 }

@@ -8,6 +8,7 @@ use crate::auth::{NodeKey, hex};
 use crate::batch::Batch;
 use crate::ids::{ClusterName, NodeId};
 use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
+use crate::left_out;
 use crate::node::{Life, Offering};
 use crate::policy::Policy;
 use crate::wire::{LaunchFile, NODE_FILE};
@@ -143,7 +144,7 @@ impl LaunchRequest {
 const USER_DATA_END: &str = "NODEKEEPER_NODE_JSON";
 
 fn user_data(file: &LaunchFile, more: &str) -> String {
-    let json = serde_json::to_string(file).unwrap_or_default();
+    let json = left_out::to_json(file).unwrap_or_default();
     let directory = NODE_FILE.rsplit_once('/').map_or("/", |(d, _)| d);
     format!(
         "#!/bin/sh\n(umask 077; mkdir -p {directory}; cat > {NODE_FILE} <<'{USER_DATA_END}'\n{json}\n{USER_DATA_END}\n)\n{more}\n"

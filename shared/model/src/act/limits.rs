@@ -21,7 +21,7 @@
 //! Source: Arvados #2881 (what a node manager does when the cloud refuses).
 
 use crate::cloud::LaunchError;
-use crate::control::{Control, ControlKey, Entry, EntryChange, EntryRow, FailedStarts, Shortage};
+use crate::control::{Control, ControlKey, EntryRow, FailedStarts, LaunchWait, LimitChange};
 use crate::enums::{Class, Reach};
 use crate::explain::{Explanation, Waiting};
 use crate::launch::LaunchCall;
@@ -57,7 +57,7 @@ const FAILED_STARTS_PAUSE_S: i64 = 60;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// EC2 refused a launch.
-    Refused(Class, Scope, EntryRow),
+    Refused(Class, Scope, EntryRow<LaunchWait>),
     /// Too many starts failed in a row.
     FailedStarts(FailedStarts),
 }
@@ -104,7 +104,7 @@ impl Limit {
 
     /// The limit as a reason, with the time that is left of it.
     pub fn reason(&self, now: Time) -> Reason {
-        let (limit, left) = (self.to_string(), self.until_at().map_or(Span::ZERO, |until| until.since(now)));
+        let (limit, left) = (self.to_string(), self.row().until_at.map_or(Span::ZERO, |until| until.since(now)));
         if self.stops_all() { Reason::LaunchPaused { limit, left } } else { Reason::LaunchLimited { limit, left } }
     }
 
@@ -126,24 +126,10 @@ impl Limit {
         }
     }
 
-    fn row(&self) -> &EntryRow {
+    pub const fn row(&self) -> &EntryRow<LaunchWait> {
         match self {
-            Self::Refused(.., row) => row,
-            Self::FailedStarts(e) => e.row(),
+            Self::Refused(.., row) | Self::FailedStarts(row) => row,
         }
-    }
-
-    pub fn until_at(&self) -> Option<Time> {
-        self.row().until_at
-    }
-
-    /// The time of the first refusal in a row, or of the last failed start.
-    pub fn since_at(&self) -> Option<Time> {
-        self.row().since_at
-    }
-
-    pub fn message(&self) -> Option<&str> {
-        self.row().message.as_deref()
     }
 
     /// What a person can do about it; empty if the limit ends by itself without anybody.
@@ -183,11 +169,11 @@ impl Limit {
     }
 
     /// The change of the control table that ends the limit now. The next refusal or failure begins anew.
-    pub fn ended(&self, now: Time) -> EntryChange {
+    pub fn ended(&self, now: Time) -> LimitChange {
         let before = self.row().clone();
         let count = matches!(self, Self::FailedStarts(_)).then_some(0);
-        let after = EntryRow { until_at: Some(now), wait_s: None, count, ..before.clone() };
-        EntryChange { key: self.key(), before, after }
+        let after = before.with(LaunchWait { until_at: Some(now), wait_s: None, count, ..before.entry.clone() });
+        LimitChange { key: self.key(), before, after }
     }
 }
 
@@ -210,7 +196,7 @@ impl fmt::Display for Limit {
                 f.write_str("EC2 does not take a launch call of several ways, so each way is a call of its own")
             }
             Self::Refused(_, scope, _) => write!(f, "EC2 refuses launches with {scope:#}"),
-            Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count()),
+            Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count.unwrap_or(0)),
         }
     }
 }
@@ -230,7 +216,7 @@ const fn terms(class: Class, policy: &Policy) -> (i64, i64, i64) {
 
 /// The entry after another refusal. The wait is the first one, or twice the last wait if that wait ended recently.
 /// Recently means within the length of the last wait or `continues_s`, whichever is longer.
-fn refused_again((first_s, longest_s, continues_s): (i64, i64, i64), before: &EntryRow, now: Time) -> EntryRow {
+fn refused_again((first_s, longest_s, continues_s): (i64, i64, i64), before: &LaunchWait, now: Time) -> LaunchWait {
     let last_s = before.wait_s.unwrap_or(0);
     let continues = Span::from_s(last_s.max(continues_s));
     let recent = before.until_at.is_some_and(|until| now.since(until) <= continues);
@@ -239,22 +225,20 @@ fn refused_again((first_s, longest_s, continues_s): (i64, i64, i64), before: &En
         _ => (first_s, Some(now)),
     };
     let until_at = Some(now + Span::from_s(wait_s));
-    EntryRow { wait_s: Some(wait_s), until_at, since_at, count: None, ..before.clone() }
+    LaunchWait { wait_s: Some(wait_s), until_at, since_at, count: None, ..before.clone() }
 }
 
 impl Control {
     /// Every limit that applies now, those that stop all launches first.
     pub fn limits(&self, now: Time) -> Vec<Limit> {
         let version = self.policy.as_ref().map(|p| p.version.number());
-        let of_this_policy = |row: &EntryRow| row.policy_version.is_none_or(|of| Some(of) == version);
-        let applying = self.entries().filter(|(_, row)| row.applies(now) && of_this_policy(row));
-        let mut limits: Vec<Limit> = applying
-            .filter_map(|(key, row)| match key {
-                ControlKey::Limit(class, scope) => Some(Limit::Refused(*class, scope.clone(), row.clone())),
-                ControlKey::FailedStarts => Some(Limit::FailedStarts(FailedStarts(row.clone()))),
-                _ => None,
-            })
-            .collect();
+        let of_this_policy = |row: &LaunchWait| row.policy_version.is_none_or(|of| Some(of) == version);
+        let applying = self.waits.iter().filter(|(_, row)| row.applies(now) && of_this_policy(row));
+        let limit = |(key, row): (&ControlKey, &EntryRow<LaunchWait>)| match key {
+            ControlKey::Limit(class, scope) => Limit::Refused(*class, scope.clone(), row.clone()),
+            _ => Limit::FailedStarts(row.clone()),
+        };
+        let mut limits: Vec<Limit> = applying.map(limit).collect();
         limits.sort_by_key(|l| !l.stops_all());
         limits
     }
@@ -279,7 +263,7 @@ impl Control {
         policy: &Policy,
         policy_version: u64,
         now: Time,
-    ) -> EntryChange {
+    ) -> LimitChange {
         let (class, reach) = match error {
             LaunchError::Refused(refusal) => (refusal.class, refusal.reach),
             LaunchError::Throttled(_) => (Class::Throttled, Reach::Account),
@@ -290,82 +274,66 @@ impl Control {
         let is_of_policy =
             matches!(class, Class::Refused | Class::Wrong) && ![Scope::ACCOUNT, Scope::FLEET].contains(&scope);
         let key = ControlKey::Limit(class, scope);
-        let before = self.entry::<Shortage>(&key).0;
+        let before = self.waits.get(&key).cloned().unwrap_or_else(|| EntryRow::new(&key));
         let policy_version = is_of_policy.then_some(policy_version);
-        let continues = if before.policy_version == policy_version { before.clone() } else { EntryRow::new(&key) };
+        let is_same_policy = before.policy_version == policy_version;
+        let continues = if is_same_policy { before.entry.clone() } else { LaunchWait::default() };
         let after = refused_again(terms(class, policy), &continues, now);
-        let (version, message) = (before.version, Some(error.to_string()));
-        let after = EntryRow { version, policy_version, message, ..after };
-        EntryChange { key, before, after }
+        let after = before.with(LaunchWait { policy_version, message: Some(error.to_string()), ..after });
+        LimitChange { key, before, after }
     }
 
     /// The changes of the control table after an instance of this offering has terminated: the limits end of the quotas that it
     /// counted for, because they have room again.
-    pub fn after_termination(&self, offering: &Offering, now: Time) -> Vec<EntryChange> {
+    pub fn after_termination(&self, offering: &Offering, now: Time) -> Vec<LimitChange> {
         let frees = |limit: &Limit| limit.is_quota() && limit.covers(offering);
         self.limits(now).iter().filter(|limit| frees(limit)).map(|limit| limit.ended(now)).collect()
     }
 }
 
-/// Whether another run has already written this refusal. After a refusal the entry has no `count`; after a successful
-/// launch it has one. The times of the two cannot be compared, because they come from the clocks of different runs.
-pub fn is_refused_already(row: &EntryRow, now: Time) -> bool {
-    row.count.is_none() && row.applies(now)
-}
+impl EntryRow<LaunchWait> {
+    /// Whether another run has already written this refusal. After a refusal the entry has no `count`; after a successful
+    /// launch it has one. The times of the two cannot be compared, because they come from the clocks of different runs.
+    pub fn is_refused_already(&self, now: Time) -> bool {
+        self.count.is_none() && self.applies(now)
+    }
 
-impl Shortage {
     /// How many attempts a run may make at an offering that was short: one after the wait, and twice as many after
     /// each success. `None`: there is no limit, because the offering was never short, or was short long ago. `at` is
     /// the start of the run and not the current time. Otherwise the limit could end during the run, and all remaining
     /// launches of the run would try the offering.
     pub fn attempts(&self, at: Time) -> Option<u64> {
-        let continues_s = self.0.wait_s?.max(CONTINUES_S);
-        let recent = at.since(self.0.until_at?) <= Span::from_s(continues_s);
-        recent.then(|| self.0.count.unwrap_or(1).max(1))
+        let continues_s = self.wait_s?.max(CONTINUES_S);
+        let recent = at.since(self.until_at?) <= Span::from_s(continues_s);
+        recent.then(|| self.count.unwrap_or(1).max(1))
     }
 
-    /// The entry after a success when `attempts` were allowed: the next run may make twice as many.
+    /// The row after a success when `attempts` were allowed: the next run may make twice as many.
     #[must_use]
     pub fn succeeded(&self, attempts: u64, max_per_run: u32, now: Time) -> Self {
         let more = attempts.saturating_mul(2);
-        let over = more >= u64::from(max_per_run);
-        let wait_s = self.0.wait_s.filter(|_| !over);
-        Self(EntryRow { count: Some(more), wait_s, until_at: Some(now), ..self.0.clone() })
-    }
-}
-
-impl FailedStarts {
-    pub fn count(&self) -> u64 {
-        self.0.count.unwrap_or(0)
+        let wait_s = self.wait_s.filter(|_| more < u64::from(max_per_run));
+        self.with(LaunchWait { count: Some(more), wait_s, until_at: Some(now), ..self.entry.clone() })
     }
 
-    /// How long launches pause after the last failure, in seconds; `None` if there is no pause.
-    pub const fn pause_s(&self) -> Option<i64> {
-        self.0.wait_s
-    }
-
-    /// The entry after a successful start: the count is 0 and the pause is over. `first_ping` is the newest first
+    /// The row of failed starts after a successful one: the count is 0 and the pause is over. `first_ping` is the newest first
     /// heartbeat of all nodes. `None` if no node has started since the last failure, or if the count is 0 already.
     pub fn after_success(&self, first_ping: Option<Time>) -> Option<Self> {
-        let changes = self.count() > 0 && first_ping > self.0.since_at;
-        changes.then(|| Self(EntryRow { count: Some(0), wait_s: None, until_at: None, ..self.0.clone() }))
+        let changes = self.count.unwrap_or(0) > 0 && first_ping > self.since_at;
+        let over = || LaunchWait { count: Some(0), wait_s: None, until_at: None, ..self.entry.clone() };
+        changes.then(|| self.with(over()))
     }
 
-    /// The entry after one more failed start. `read` is the entry as the run read it, so that the pause doubles
+    /// The row of failed starts after one more. `read` is the row as the run read it, so that the pause doubles
     /// at most once in a run.
     #[must_use]
     pub fn failed(&self, read: &Self, failures_before_pause: u32, now: Time) -> Self {
-        let count = self.count().saturating_add(1);
+        let count = self.count.unwrap_or(0).saturating_add(1);
         let pauses = count >= u64::from(failures_before_pause);
         let longer = |wait: i64| wait.saturating_mul(2);
-        let wait_s = pauses.then(|| read.0.wait_s.map_or(FAILED_STARTS_PAUSE_S, longer).min(LONGEST_WAIT_S));
-        Self(EntryRow {
-            since_at: Some(now),
-            count: Some(count),
-            wait_s,
-            until_at: wait_s.map(|w| now + Span::from_s(w)),
-            ..self.0.clone()
-        })
+        let wait_s = pauses.then(|| read.wait_s.map_or(FAILED_STARTS_PAUSE_S, longer).min(LONGEST_WAIT_S));
+        let until_at = wait_s.map(|w| now + Span::from_s(w));
+        self.with(LaunchWait { since_at: Some(now), count: Some(count), wait_s, until_at, ..self.entry.clone() })
     }
 }
 
@@ -401,7 +369,7 @@ mod tests {
     fn waits(error: &LaunchError, times: &[i64]) -> Vec<Option<i64>> {
         let row = |n: usize| {
             let refusals: Vec<_> = times.iter().take(n + 1).map(|s| (error, *s)).collect();
-            after(&refusals).entries().next().and_then(|(_, row)| row.wait_s)
+            after(&refusals).waits.values().next().and_then(|row| row.wait_s)
         };
         (0..times.len()).map(row).collect()
     }
@@ -446,7 +414,10 @@ mod tests {
             twice.covers(&offering()) && !twice.covers(&Offering { instance_type: "m7a.xlarge".into(), ..offering() })
         );
         assert_eq!(twice.to_string(), "EC2 does not answer launches of on_demand m7a.large any");
-        assert_eq!(twice.message(), Some("EC2 did not say whether it launched: InternalError: an internal error"));
+        assert_eq!(
+            twice.row().message.as_deref(),
+            Some("EC2 did not say whether it launched: InternalError: an internal error")
+        );
     }
 
     #[test]
@@ -502,7 +473,7 @@ mod tests {
         let quota = refused(Reach::Family, Class::Quota);
         let control = after(&[(&quota, 0), (&quota, 70)]);
         let limit = control.limits(at(71)).remove(0);
-        assert_eq!((limit.since_at(), limit.until_at()), (Some(at(0)), Some(at(190))));
+        assert_eq!((limit.row().since_at, limit.row().until_at), (Some(at(0)), Some(at(190))));
         let mut explained = Explanation::default();
         let (mut waits, mut other) = (crate::fixtures::job(1).summary, crate::fixtures::job(2).summary);
         (waits.name, other.name) = (Some("waits".into()), Some("other".into()));
@@ -522,8 +493,8 @@ mod tests {
         for _ in 0..3 {
             failed = failed.failed(&read, 3, at(10));
         }
-        assert_eq!((failed.count(), failed.pause_s(), failed.applies(at(69))), (3, Some(60), true));
+        assert_eq!((failed.count, failed.wait_s, failed.applies(at(69))), (Some(3), Some(60), true));
         assert_eq!(failed.after_success(Some(at(10))), None, "before the last failure");
-        assert_eq!(failed.after_success(Some(at(11))).map(|e| (e.count(), e.pause_s())), Some((0, None)));
+        assert_eq!(failed.after_success(Some(at(11))).map(|e| (e.count, e.wait_s)), Some((Some(0), None)));
     }
 }

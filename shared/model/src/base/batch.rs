@@ -10,7 +10,6 @@
 use crate::ids::{BadId, NodeId, Slot, Ulid, only_spelling};
 use crate::ranges::Ranges;
 use crate::text_form::text_form;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,8 +20,7 @@ pub const MAX_BATCH: usize = 99;
 const MAX_TEXT_BYTES: usize = 256;
 
 /// Nodes that one launch call asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     ulid: Ulid,
     slots: Vec<Slot>,
@@ -102,7 +100,7 @@ impl FromStr for Batch {
     }
 }
 
-text_form!(BadId: Batch);
+text_form!(Batch);
 
 #[cfg(test)]
 mod tests {

@@ -15,8 +15,8 @@ pub struct UnknownWord {
     allowed: &'static str,
 }
 
-macro_rules! string_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+macro_rules! string_enums {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),* }
@@ -49,10 +49,10 @@ macro_rules! string_enum {
                 }
             }
         }
-    };
+    )*};
 }
 
-string_enum! {
+string_enums! {
     /// The state of an instance, in EC2's word for it.
     InstanceState {
         Pending = "pending",
@@ -64,9 +64,7 @@ string_enum! {
         /// Someone else has stopped the instance.
         Stopped = "stopped",
     }
-}
 
-string_enum! {
     /// The form of a stored content.
     Form {
         File = "file",
@@ -75,9 +73,7 @@ string_enum! {
         /// A folder, as a tar archive.
         Tree = "tree",
     }
-}
 
-string_enum! {
     /// A service that a node needs for its jobs.
     Service {
         /// S3, where inputs come from and outputs go.
@@ -89,9 +85,7 @@ string_enum! {
         /// The registry of an image, or what logs in there.
         Registry = "registry",
     }
-}
 
-string_enum! {
     /// How a job that another job follows must end.
     AfterEnd {
         /// It must be complete.
@@ -99,9 +93,7 @@ string_enum! {
         /// In any way.
         Any = "any",
     }
-}
 
-string_enum! {
     NodeStateName {
         /// Free to be assigned.
         Cleaned = "cleaned",
@@ -112,9 +104,27 @@ string_enum! {
         /// The instance is being terminated, until EC2 confirms.
         ShuttingDown = "shutting_down",
     }
-}
 
-string_enum! {
+    /// Which ends a retry rule is about, as one word.
+    CauseWord {
+        /// The command ended with any exit code but 0, or its program could not be run.
+        AnyExit = "exit:*",
+        /// Any signal ended it.
+        AnySignal = "signal:*",
+        /// It needed more memory than it may use.
+        Memory = "memory",
+        /// It ran longer than it may.
+        Timeout = "timeout",
+        /// It failed, for whatever cause.
+        Failed = "failed",
+        /// Its node is gone, what ran there was lost, or a service did not answer.
+        Lost = "lost",
+        /// EC2 took its instance back, as it had announced.
+        Spot = "spot",
+        /// Its node could not start it.
+        Node = "node",
+    }
+
     /// How well a node in use is connected.
     NodeStatus {
         /// The node heartbeats, but has not reported yet what runs on it. It gets no new work.
@@ -125,9 +135,7 @@ string_enum! {
         /// The lease expired, and no alloc waits for the node.
         Down = "down",
     }
-}
 
-string_enum! {
     /// What the operator wants of a node.
     Intent {
         /// The ordinary case.
@@ -137,9 +145,7 @@ string_enum! {
         /// The node gets no new work and is shut down as soon as it is idle.
         Drain = "drain",
     }
-}
 
-string_enum! {
     /// How an instance is bought.
     Market {
         /// At a fixed price. The instance runs until nodekeeper terminates it.
@@ -149,9 +155,22 @@ string_enum! {
         /// In a capacity reservation of the policy, which is paid whether it is used or not.
         Reserved = "reserved",
     }
-}
 
-string_enum! {
+    /// The launch in place of a spot size while EC2 is short of spot capacity.
+    Fallback {
+        /// Nothing: launches wait for spot capacity.
+        None = "none",
+        /// The same instance type, on demand.
+        OnDemand = "on_demand",
+    }
+
+    /// Which generations of instance types a size takes.
+    Generation {
+        /// Only types of the generations that EC2 calls current.
+        Current = "current",
+        Any = "any",
+    }
+
     /// The kind of a capacity reservation, in EC2's words.
     ReservationKind {
         OnDemand = "on-demand-capacity-reservation",
@@ -160,9 +179,7 @@ string_enum! {
         /// Lent by another account, which may take it back at any time.
         Interruptible = "interruptible-capacity-reservation",
     }
-}
 
-string_enum! {
     /// The market that work asks for.
     MarketNeed {
         OnDemand = "on_demand",
@@ -170,30 +187,14 @@ string_enum! {
         /// Any market. A launch for it is spot where spot capacity is to be had, and otherwise on demand.
         SpotFirst = "spot_first",
     }
-}
 
-impl MarketNeed {
-    /// Whether a machine of this market may be used. A reserved one may be used for everything: it costs nothing more, and
-    /// EC2 does not take it back.
-    pub const fn accepts(self, market: Market) -> bool {
-        match self {
-            Self::OnDemand => matches!(market, Market::OnDemand | Market::Reserved),
-            Self::Spot => matches!(market, Market::Spot | Market::Reserved),
-            Self::SpotFirst => true,
-        }
-    }
-}
-
-string_enum! {
     /// The architecture of a machine's processors.
     Arch {
         X86_64 = "x86_64",
         /// Graviton, for example.
         Arm64 = "arm64",
     }
-}
 
-string_enum! {
     JobState {
         /// Waiting to be placed.
         Queued = "queued",
@@ -212,16 +213,7 @@ string_enum! {
         /// The job can never run with this policy.
         Rejected = "rejected",
     }
-}
 
-impl JobState {
-    /// Whether the job has ended: nothing changes it any more.
-    pub const fn is_ended(self) -> bool {
-        matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Rejected)
-    }
-}
-
-string_enum! {
     /// Which copy stays when a node comes back and a replacement runs as well.
     Reconcile {
         /// The copy that came back.
@@ -231,17 +223,13 @@ string_enum! {
         /// The copy that started first. A copy that has not started comes last.
         Best = "best",
     }
-}
 
-string_enum! {
     /// What the control plane wants of an alloc. Never goes back from stop to run.
     Desired {
         Run = "run",
         Stop = "stop",
     }
-}
 
-string_enum! {
     /// How an alloc is: as its node last reported, or what the node's silence means for it.
     ClientStatus {
         /// Placed, not started.
@@ -256,25 +244,14 @@ string_enum! {
         /// Its node is gone or could not start it, or the alloc is no longer on its node.
         Lost = "lost",
     }
-}
 
-impl ClientStatus {
-    /// Whether it is final: nothing overwrites it.
-    pub const fn is_final(self) -> bool {
-        matches!(self, Self::Complete | Self::Failed | Self::Lost)
-    }
-}
-
-string_enum! {
     HandleKind {
         /// A container, or the directory and the processes of an alloc.
         Container = "container",
         /// A volume: it keeps data.
         Volume = "volume",
     }
-}
 
-string_enum! {
     HandleState {
         /// Ordered with an alloc, not seen on the node yet.
         Creating = "creating",
@@ -287,9 +264,7 @@ string_enum! {
         /// Seen on the node with the node's label, but no row orders it.
         Unknown = "unknown",
     }
-}
 
-string_enum! {
     /// How much of all launches a refusal of EC2 is about. The widest comes first.
     Reach {
         /// The account or the caller: no launch would succeed.
@@ -309,9 +284,7 @@ string_enum! {
         /// No launch, but the call of several ways: EC2 does not take it.
         Fleet = "fleet",
     }
-}
 
-string_enum! {
     /// The kind of a refusal. It decides how long launches wait.
     Class {
         /// EC2 is short of capacity or of free addresses.
@@ -327,9 +300,7 @@ string_enum! {
         /// EC2 did not say whether it launched.
         Unanswered = "unanswered",
     }
-}
 
-string_enum! {
     /// The brakes, by what each holds back.
     BrakeKind {
         /// Nodes whose lease expired.
@@ -339,9 +310,7 @@ string_enum! {
         /// Instances that no record claims.
         Orphans = "orphans",
     }
-}
 
-string_enum! {
     /// What a run or an operator does: the action in a plan's row and in an event.
     ActionName {
         /// A slot is claimed and its instance launched.
@@ -424,5 +393,31 @@ string_enum! {
         /// An operator said how many nodes another scheduler needs.
         DemandSet = "demand_set",
         PolicySet = "policy_set",
+    }
+}
+
+impl MarketNeed {
+    /// Whether a machine of this market may be used. A reserved one may be used for everything: it costs nothing more, and
+    /// EC2 does not take it back.
+    pub const fn accepts(self, market: Market) -> bool {
+        match self {
+            Self::OnDemand => matches!(market, Market::OnDemand | Market::Reserved),
+            Self::Spot => matches!(market, Market::Spot | Market::Reserved),
+            Self::SpotFirst => true,
+        }
+    }
+}
+
+impl JobState {
+    /// Whether the job has ended: nothing changes it any more.
+    pub const fn is_ended(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Cancelled | Self::Rejected)
+    }
+}
+
+impl ClientStatus {
+    /// Whether it is final: nothing overwrites it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Lost)
     }
 }

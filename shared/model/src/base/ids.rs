@@ -80,8 +80,7 @@ impl fmt::Display for Slot {
 }
 
 /// One life of a slot: `{slot}-{ULID}`, made when the slot is assigned and never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId {
     slot: Slot,
     ulid: Ulid,
@@ -136,8 +135,7 @@ impl fmt::Display for NodeId {
 }
 
 /// The id of a job: a ULID, so that the order of ids is the order of submission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Ulid);
 
 impl JobId {
@@ -175,8 +173,7 @@ impl fmt::Display for JobId {
 }
 
 /// The id of one copy of one member of a job: `{job_id}.{member}.{copy}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocId {
     pub job_id: JobId,
     /// The number of the member, from 0.
@@ -205,11 +202,10 @@ impl fmt::Display for AllocId {
     }
 }
 
-text_form!(BadId: NodeId, JobId, AllocId, ClusterName);
+text_form!(NodeId, JobId, AllocId, ClusterName);
 
 /// The name of a deployment: it names the tables and tags the instances.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
 
 impl ClusterName {

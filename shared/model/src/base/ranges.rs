@@ -6,13 +6,11 @@
 
 use crate::mistakes::shown;
 use crate::text_form::text_form;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// A set of numbers, kept as ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u32, u32)>);
 
 /// A text that is no set of numbers.
@@ -159,7 +157,7 @@ impl fmt::Display for Ranges {
     }
 }
 
-text_form!(BadRanges: Ranges);
+text_form!(Ranges);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 //! Does not: send any; the agent does.
 
 use crate::text_form::text_form;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,8 +20,7 @@ pub(crate) fn name_of(number: i32) -> Option<&'static str> {
 }
 
 /// A signal. In JSON and on the command line its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(i32);
 
 /// Not a signal.
@@ -66,7 +64,7 @@ impl fmt::Display for Signal {
     }
 }
 
-text_form!(NoSignal: Signal);
+text_form!(Signal);
 
 #[cfg(test)]
 mod tests {

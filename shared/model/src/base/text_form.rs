@@ -1,17 +1,16 @@
 //! Types whose JSON is their text.
 
-/// Lets serde read these types by their `FromStr`, and write them by their `Display`: `text_form!(Error: Type, Type)`.
+/// Lets serde read these types by their `FromStr`, and write them by their `Display`.
 macro_rules! text_form {
-    ($error:ty: $($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = $error;
-            fn try_from(text: String) -> Result<Self, $error> {
-                text.parse()
+    ($($t:ty),*) => {$(
+        impl serde::Serialize for $t {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
             }
         }
-        impl From<$t> for String {
-            fn from(value: $t) -> String {
-                value.to_string()
+        impl<'de> serde::Deserialize<'de> for $t {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                <String as serde::Deserialize>::deserialize(from)?.parse().map_err(serde::de::Error::custom)
             }
         }
     )*};

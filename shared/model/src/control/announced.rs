@@ -66,25 +66,21 @@ impl AnnouncedRow {
             let entry: String = reason.to_string().chars().take(100).collect();
             if *subject == Subject::Cluster { entry } else { subject.to_string() }
         };
-        for (subject, reason) in explained.rows.iter().take(ROWS) {
-            let row = row_of(subject, reason);
-            let is_news = !self.rows.contains(&row) && !after.rows.contains(&row);
-            if is_news && news.len() < NEWS {
-                news.push(News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() });
-                after.rows.insert(row);
-            } else if !is_news {
-                after.rows.insert(row);
+        let mut announce = |known: &BTreeSet<String>, all: &mut BTreeSet<String>, key: String, one: News| {
+            let is_news = !known.contains(&key) && !all.contains(&key);
+            if is_news && news.len() >= NEWS {
+                return;
             }
+            news.extend(is_news.then_some(one));
+            all.insert(key);
+        };
+        for (subject, reason) in explained.rows.iter().take(ROWS) {
+            let one = News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() };
+            announce(&self.rows, &mut after.rows, row_of(subject, reason), one);
         }
         for cap in explained.limits.iter().filter(|reason| reason.is_unstored()) {
-            let key = cap.key();
-            let is_news = !self.caps.contains(&key) && !after.caps.contains(&key);
-            if is_news && news.len() < NEWS {
-                news.push(News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() });
-                after.caps.insert(key);
-            } else if !is_news {
-                after.caps.insert(key);
-            }
+            let one = News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() };
+            announce(&self.caps, &mut after.caps, cap.key(), one);
         }
         let waiting = explained.by_job();
         for (id, waits) in queue.filter_map(|id| Some((id, *waiting.get(&id)?))).take(REMEMBERED) {

@@ -125,16 +125,20 @@ impl<'a> Brake<'a> {
             Some(part) if part.count == 0 => None,
             Some(part) => Some(BrakePart { count: 0, ids: Vec::new(), ..part }).map(|calm| self.with(Some(calm), None)),
             // The time of the part is impossible, or is over.
-            None if self.entry.names(self.source) && self.entry.until_at().is_some_and(|until| self.now < until) => {
+            None if self.entry.parts.contains_key(self.source) && self.entry.applies(self.now) => {
                 Some(self.with(None, None))
             }
             None => None,
         };
-        self.change(entry, self.release.used(self.source, self.now))
+        self.change(entry, self.used())
     }
 
     fn with(&self, part: Option<BrakePart>, message: Option<String>) -> BrakeEntry {
-        self.entry.with(self.source, part, message, self.now)
+        self.entry.with(self.entry.with_part(self.source, part, message, self.now))
+    }
+
+    fn used(&self) -> Option<Release> {
+        Some(self.release.with(self.release.used(self.source, self.now)?))
     }
 
     fn change(&self, entry: Option<BrakeEntry>, release: Option<Release>) -> BrakeChange {
@@ -162,7 +166,7 @@ impl<'a> Brake<'a> {
         let since = known.as_ref().map_or(now, |part| part.since_at);
         let left = trouble.hold.map(|hold| (since + hold).since(now));
         let is_over = left.is_some_and(|left| left <= Span::ZERO);
-        let may_release = known.is_some() && self.release.applies(now) && self.release.since_at() >= Some(since);
+        let may_release = known.is_some() && self.release.applies(now) && self.release.since_at >= Some(since);
         let named = if may_release && !is_over { self.release.ids(self.source) } else { &[] };
         let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
         let ids: BTreeSet<String> = trouble.ids.into_iter().collect();
@@ -177,7 +181,7 @@ impl<'a> Brake<'a> {
             until_at: now + SAME_TROUBLE,
         };
         let entry = self.with(Some(part), Some(trouble.why.to_string()));
-        let used = self.release.used(self.source, now).filter(|_| !released.is_empty());
+        let used = self.used().filter(|_| !released.is_empty());
         let (why, kind) = (Box::new(trouble.why), self.kind);
         let is_known = known.is_some();
         let reason = match left {
@@ -235,7 +239,7 @@ mod tests {
             let decision = self.brake(source, s).decide(trouble);
             self.store(decision.change);
             let free = seen.into_iter().filter(|id| decision.permit.frees(id)).collect();
-            (free, self.entry.holding().unwrap(), decision.news)
+            (free, self.entry.count.unwrap(), decision.news)
         }
 
         fn give(&mut self, s: i64) {
@@ -303,7 +307,7 @@ mod tests {
         brake.look("b", None, ids(0..4), 0);
         brake.give(10);
         brake.store(brake.brake("a", 30).calm());
-        assert_eq!((brake.entry.holding(), brake.entry.holds_back(at(30))), (Some(4), true));
+        assert_eq!((brake.entry.count, brake.entry.holds_back(at(30))), (Some(4), true));
         assert!(brake.brake("a", 60).calm().is_empty(), "nothing more to store");
         assert_eq!(brake.look("a", None, ids(0..30), 90), (vec![], 34, true), "what was released is over");
         brake.store(brake.brake("b", 100).calm());
@@ -330,7 +334,7 @@ mod tests {
         let all: Vec<String> = (0..5000).map(|n| format!("i-{n:017}")).collect();
         brake.look("a", None, all.clone(), 0);
         let shown = brake.entry.ids().count();
-        assert!((2000..4000).contains(&shown) && brake.entry.holding() == Some(5000), "{shown}");
+        assert!((2000..4000).contains(&shown) && brake.entry.count == Some(5000), "{shown}");
         brake.give(10);
         assert_eq!(brake.look("a", None, all.clone(), 60).0, all[..shown]);
         assert_eq!(brake.look("a", None, all[shown..].to_vec(), 120).1, (5000 - shown) as u64);

@@ -12,8 +12,8 @@ pub(crate) mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    AfterPlace, BrakeEntry, BrakePart, CatalogueRow, DemandNeed, DemandSet, Entry, EntryChange, EntryRow, FailedStarts,
-    IngestSummary, JobsPlace, LastRun, QueuePlace, Release, Shortage,
+    BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms, Entry, EntryRow, FailedStarts,
+    IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, PollTurn, ReadPlace, Release, ReleaseState,
 };
 pub use key::ControlKey;
 
@@ -23,6 +23,7 @@ use crate::enums::BrakeKind;
 use crate::node::{Offering, Version};
 use crate::policy::Policy;
 use crate::time::{Span, Time};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -42,14 +43,11 @@ pub struct RunRow {
     #[serde(default)]
     pub duration_ms: i64,
     /// When the last successful run began. A run is successful if it could observe and ended in time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success_at: Option<Time>,
     /// The time from the start of the previous run to the start of the last run, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<i64>,
     /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between heartbeats
     /// from this number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u64>,
     /// How many actions were carried out.
     #[serde(default)]
@@ -58,20 +56,16 @@ pub struct RunRow {
     #[serde(default)]
     pub left: u64,
     /// Why the last run failed; `None` if it did not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// When the first failed run since the last success began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since_at: Option<Time>,
     /// How many actions failed.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub failed: u64,
     /// When the first run in a row began that did nothing of what it had to do; `None` if the last run did something, or had
     /// nothing to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing_done_since_at: Option<Time>,
     /// What the last successful run found in EC2's list. Only poll-and-scale and clean-stale-records read the list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListReport>,
 }
 
@@ -86,7 +80,6 @@ pub struct ListReport {
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub unlisted: u64,
     /// Since when EC2 has not listed all of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted_since_at: Option<Time>,
     /// Instances with the tag of the cluster and without a readable node id: at most 20. clean-stale-records says this.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -95,7 +88,6 @@ pub struct ListReport {
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans: u64,
     /// Since when there have been orphans.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub orphans_since_at: Option<Time>,
     /// How many runs in a row have found orphans.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
@@ -191,8 +183,24 @@ pub struct Control {
     pub catalogue: Option<CatalogueRow>,
     /// The rows that cannot be read, and the rows with an unknown key.
     pub unreadable: Vec<UnreadableEntry>,
-    entries: BTreeMap<ControlKey, EntryRow>,
+    /// The limits on launches, and the failed starts.
+    pub waits: Entries<LaunchWait>,
+    pub demand_sets: Entries<DemandTerms>,
+    brakes: Entries<BrakeState>,
+    releases: Entries<ReleaseState>,
+    places: Entries<ReadPlace>,
+    ingest: Entries<IngestNote>,
 }
+
+type Entries<E> = BTreeMap<ControlKey, EntryRow<E>>;
+
+/// The entry with this key; if there is no such row, an entry that was never written.
+fn entry<E: Entry>(entries: &Entries<E>, key: &ControlKey) -> EntryRow<E> {
+    entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key))
+}
+
+/// How long an entry is kept after its end: a day.
+const MEMORY: Span = Span::from_s(86_400);
 
 thread_local! {
     /// The documents of the policy and of the catalogue that were checked last, and the policy that they give. They are kept
@@ -208,44 +216,71 @@ impl Control {
     /// launches is met again. Without a policy that can be read, no function does anything.
     pub fn from_rows(rows: impl IntoIterator<Item = Value>) -> Self {
         let mut control = Self::default();
-        for row in rows {
-            let key = row.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let read = match key.parse() {
-                Ok(ControlKey::Policy) => serde_json::from_value(row).map(|row| control.policy = Some(row)),
-                Ok(ControlKey::Run(function)) => {
-                    serde_json::from_value(row).map(|row| drop(control.runs.insert(function, row)))
-                }
-                Ok(ControlKey::Announced) => serde_json::from_value(row).map(|row| control.announced = Some(row)),
-                Ok(ControlKey::Catalogue) => serde_json::from_value(row)
-                    .and_then(|row: CatalogueRow| row.catalogue().map(|_| control.catalogue = Some(row))),
-                Ok(_) => serde_json::from_value(row).map(|row| control.put(row)),
-                Err(unknown) => {
-                    let detail = format!("this version does not know the key: {unknown}");
-                    control.unreadable.push(UnreadableEntry { key, detail, is_of_this_version: false });
-                    continue;
-                }
-            };
-            if let Err(error) = read {
-                control.unreadable.push(UnreadableEntry { key, detail: error.to_string(), is_of_this_version: true });
-            }
-        }
+        rows.into_iter().for_each(|row| control.read(row));
         control
     }
 
-    /// Replaces the entry with this key. A row with an unknown key is ignored.
-    pub fn put(&mut self, row: EntryRow) {
-        if let Ok(key) = row.key.parse() {
-            self.entries.insert(key, row);
+    fn read(&mut self, row: Value) {
+        let key = row.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let known = match key.parse::<ControlKey>() {
+            Ok(known) => known,
+            Err(unknown) => {
+                let detail = format!("this version does not know the key: {unknown}");
+                return self.unreadable.push(UnreadableEntry { key, detail, is_of_this_version: false });
+            }
+        };
+        if let Err(error) = self.take(known, row) {
+            self.unreadable.push(UnreadableEntry { key, detail: error.to_string(), is_of_this_version: true });
         }
     }
 
-    pub fn remove(&mut self, key: &ControlKey) {
-        self.entries.remove(key);
+    fn take(&mut self, key: ControlKey, row: Value) -> serde_json::Result<()> {
+        fn keep<K: Ord, R: DeserializeOwned>(rows: &mut BTreeMap<K, R>, key: K, row: Value) -> serde_json::Result<()> {
+            rows.insert(key, serde_json::from_value(row)?);
+            Ok(())
+        }
+        match key {
+            ControlKey::Policy => self.policy = Some(serde_json::from_value(row)?),
+            ControlKey::Announced => self.announced = Some(serde_json::from_value(row)?),
+            ControlKey::Catalogue => {
+                let row: CatalogueRow = serde_json::from_value(row)?;
+                row.catalogue()?;
+                self.catalogue = Some(row);
+            }
+            ControlKey::Run(function) => keep(&mut self.runs, function, row)?,
+            ControlKey::Limit(..) | ControlKey::FailedStarts => keep(&mut self.waits, key, row)?,
+            ControlKey::Brake(_) => keep(&mut self.brakes, key, row)?,
+            ControlKey::Release(_) => keep(&mut self.releases, key, row)?,
+            ControlKey::Demand(_) => keep(&mut self.demand_sets, key, row)?,
+            ControlKey::QueuePlace | ControlKey::AfterPlace | ControlKey::JobsPlace => {
+                keep(&mut self.places, key, row)?;
+            }
+            ControlKey::Ingest => keep(&mut self.ingest, key, row)?,
+            // Nobody reads it from here, but a row that cannot be read is told.
+            ControlKey::LastRun => drop(serde_json::from_value::<PollTurn>(row)?),
+        }
+        Ok(())
     }
 
-    /// Every entry that was read, by key.
-    pub fn entries(&self) -> impl Iterator<Item = (&ControlKey, &EntryRow)> {
-        self.entries.iter()
+    /// Replaces the row with the key of this one.
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn put(&mut self, row: impl Serialize) {
+        self.read(serde_json::json!(row));
+    }
+
+    /// The entries that no decision looks at any more: those that ended more than a day ago, and demand sets that have ended. A wait
+    /// can grow only within an hour of its end, because the longest wait is an hour. A count of failed starts goes on until a
+    /// start succeeds, and notes have no end.
+    pub fn over(&self, now: Time) -> Vec<(&ControlKey, Version)> {
+        fn ended<E: Entry>(rows: &Entries<E>, after: Span, now: Time) -> impl Iterator<Item = (&ControlKey, Version)> {
+            let is_over = move |row: &EntryRow<E>| row.until_at().is_some_and(|at| now.since(at) > after);
+            rows.iter().filter(move |(_, row)| is_over(row)).map(|(key, row)| (key, row.version))
+        }
+        let waits = ended(&self.waits, MEMORY, now).filter(|(key, _)| **key != ControlKey::FailedStarts);
+        let brakes = ended(&self.brakes, MEMORY, now).chain(ended(&self.releases, MEMORY, now));
+        // A set ends at the moment that it names.
+        let sets = ended(&self.demand_sets, Span::from_ms(-1), now);
+        waits.chain(brakes).chain(sets).collect()
     }
 
     /// The policy and its version. The policy is checked again, because another version of the program, or a
@@ -275,42 +310,30 @@ impl Control {
         self.catalogue.as_ref().and_then(|row| row.catalogue().ok()).unwrap_or_default()
     }
 
-    /// The entry with this key; if there is no such row, an entry that was never written.
-    pub(crate) fn entry<E: Entry>(&self, key: &ControlKey) -> E {
-        E::from_row(self.entries.get(key).cloned().unwrap_or_else(|| EntryRow::new(key)))
+    /// What EC2 said of launches of this offering when it was short of it.
+    pub fn shortage(&self, offering: &Offering) -> EntryRow<LaunchWait> {
+        entry(&self.waits, &ControlKey::shortage_of(offering))
     }
 
-    pub fn shortage(&self, offering: &Offering) -> Shortage {
-        self.entry(&ControlKey::shortage_of(offering))
-    }
-
-    pub fn failed_starts(&self) -> FailedStarts {
-        self.entry(&ControlKey::FailedStarts)
+    pub fn failed_starts(&self) -> EntryRow<LaunchWait> {
+        entry(&self.waits, &ControlKey::FailedStarts)
     }
 
     pub fn brake(&self, kind: BrakeKind) -> BrakeEntry {
-        self.entry(&ControlKey::Brake(kind))
+        entry(&self.brakes, &ControlKey::Brake(kind))
     }
 
     pub fn release(&self, kind: BrakeKind) -> Release {
-        self.entry(&ControlKey::Release(kind))
+        entry(&self.releases, &ControlKey::Release(kind))
     }
 
-    pub fn queue_place(&self) -> QueuePlace {
-        self.entry(&ControlKey::QueuePlace)
-    }
-
-    /// Where the next run goes on in the list of jobs that follow others.
-    pub fn after_place(&self) -> AfterPlace {
-        self.entry(&ControlKey::AfterPlace)
-    }
-
-    pub fn jobs_place(&self) -> JobsPlace {
-        self.entry(&ControlKey::JobsPlace)
+    /// Where the next run goes on in the list of this key.
+    pub fn place(&self, key: &ControlKey) -> ListPlace {
+        entry(&self.places, key)
     }
 
     pub fn ingest(&self) -> IngestSummary {
-        self.entry(&ControlKey::Ingest)
+        entry(&self.ingest, &ControlKey::Ingest)
     }
 }
 
@@ -374,11 +397,11 @@ mod tests {
     fn heartbeats_are_noted_at_most_once_in_a_gap_together_with_the_note_before() {
         let gap = Span::from_s(40);
         let first = Control::default().ingest().noted(1, gap, at(0)).unwrap();
-        assert_eq!((first.since_at(), first.before_at()), (Some(at(0)), None));
+        assert_eq!((first.since_at, first.before_at), (Some(at(0)), None));
         assert_eq!(first.noted(1, gap, at(39)), None, "another process has just noted one");
         let second = first.noted(7, gap, at(40)).unwrap();
-        assert_eq!((second.since_at(), second.before_at()), (Some(at(40)), Some(at(0))));
-        assert_eq!(second.row().count, Some(7));
+        assert_eq!((second.since_at, second.before_at), (Some(at(40)), Some(at(0))));
+        assert_eq!(second.count, 7);
     }
 
     #[test]
@@ -395,7 +418,7 @@ mod tests {
         assert_eq!(keys, ["of_the_future", "limit#quota#account", "run#poll-and-scale", ""]);
         let told = control.unreadable[1].to_string();
         assert!(told.starts_with("row limit#quota#account of table control cannot be read: invalid type"), "{told}");
-        assert_eq!(control.entries().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["limit#throttled#account"]);
+        assert_eq!(control.waits.keys().map(ToString::to_string).collect::<Vec<_>>(), ["limit#throttled#account"]);
         assert!(control.runs.is_empty());
     }
 
@@ -405,14 +428,13 @@ mod tests {
         for key in ["limit#short#offering#spot#m7a.large#any", "limit#wrong#account", "brake#leases", "release#orphans"]
         {
             let control = Control::from_rows([serde_json::json!({"key": key, "version": 1, "until_at": end.as_ms()})]);
-            let over = |now| control.entries().all(|(key, row)| row.is_over(key, now));
-            assert!(over(later) && !over(at(86_400)), "{key}");
+            assert_eq!((control.over(later).len(), control.over(at(86_400)).len()), (1, 0), "{key}");
         }
         // A count of failed starts, and the notes, have no end.
         for key in ["boot_failures", "ingest", "last_run", "queue_place", "after_place", "jobs_place"] {
             let row = serde_json::json!({"key": key, "version": 1, "since_at": 0, "until_at": 0, "count": 1});
             let control = Control::from_rows([row]);
-            assert!(!control.entries().any(|(key, row)| row.is_over(key, later)), "{key}");
+            assert_eq!(control.over(later), [], "{key}");
         }
     }
 

@@ -50,8 +50,7 @@ impl Pack {
 }
 
 /// How an element ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// With this exit code.
     Exit(i32),
@@ -103,7 +102,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-text_form!(BadOutcome: Outcome);
+text_form!(Outcome);
 
 /// The elements that have ended, by their outcomes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,8 +159,7 @@ impl Results {
 }
 
 /// Where the output of each element is in the output of its alloc: the number of bytes of each element, in the order of the output.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places(Vec<Stretch>);
 
 /// Consecutive elements with the same number of bytes each.
@@ -232,7 +230,7 @@ impl fmt::Display for Places {
     }
 }
 
-text_form!(BadPlaces: Places);
+text_form!(Places);
 
 /// The report of one alloc of a pack about its elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

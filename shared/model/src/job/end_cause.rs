@@ -7,10 +7,10 @@
 use crate::elements::ElementReport;
 use crate::enums::{ClientStatus, Service};
 use crate::files::StoredOutput;
-use crate::image::ImageDigest;
+use crate::image::{self, ImageDigest};
 use crate::output::Switches;
 use crate::signals;
-use crate::usage::Usage;
+use crate::usage::{self, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,7 +58,6 @@ pub enum EndCause {
         /// The memory limit, in MiB.
         allowed_mib: u64,
         /// How much it used, if that was measured.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         used_mib: Option<u64>,
     },
     /// It wrote more than its scratch space.
@@ -106,7 +105,6 @@ pub enum EndCause {
         /// Why it was told to stop.
         why: String,
         /// The exit code of its command then; absent if the command had not been started.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<i32>,
     },
     /// Its node could not start the command, which has never run.
@@ -135,47 +133,37 @@ pub enum EndCause {
 impl EndCause {
     /// How an alloc ends for this cause.
     pub const fn client(&self) -> ClientStatus {
-        match self {
-            Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => ClientStatus::Complete,
-            Self::NotStarted { .. } | Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. } => {
-                ClientStatus::Lost
-            }
-            Self::Exited { .. }
-            | Self::Signalled { .. }
-            | Self::OverTime { .. }
-            | Self::OverMemory { .. }
-            | Self::OverScratch { .. }
-            | Self::NotFound { .. }
-            | Self::NotExecutable { .. }
-            | Self::NoInterpreter { .. }
-            | Self::NoOutput { .. }
-            | Self::ElementsFailed { .. }
-            | Self::Stopped { .. }
-            | Self::Rejected { .. }
-            | Self::Cancelled => ClientStatus::Failed,
-        }
+        self.end().0
     }
 
     /// The exit code, as a shell would give it: that of the command; 128 and the number of the signal that ended it; 124 if it
     /// ran too long; 137 if it used too much memory or scratch space; 126 or 127 if there was nothing to run. `None` if no command ended.
     pub const fn exit_code(&self) -> Option<i32> {
+        self.end().1
+    }
+
+    const fn end(&self) -> (ClientStatus, Option<i32>) {
+        use ClientStatus::{Complete, Failed, Lost};
         match self {
-            Self::Exited { code } => Some(*code),
-            Self::Signalled { signal } => Some(128_i32.saturating_add(*signal)),
-            Self::OverTime { .. } => Some(TIMED_OUT),
-            Self::OverMemory { .. } | Self::OverScratch { .. } => Some(KILLED),
-            Self::NotFound { .. } => Some(NO_PROGRAM),
-            Self::NotExecutable { .. } | Self::NoInterpreter { .. } => Some(CANNOT_RUN),
-            Self::ElementsFailed { .. } => Some(SOME_FAILED),
-            Self::Stopped { code, .. } => *code,
-            Self::NotStarted { .. }
-            | Self::NoService { .. }
-            | Self::Lost { .. }
-            | Self::Interrupted { .. }
-            | Self::NoOutput { .. }
-            | Self::Rejected { .. }
-            | Self::Cancelled => None,
+            Self::Exited { code: 0 } | Self::Stopped { code: Some(0), .. } => (Complete, Some(0)),
+            Self::Exited { code } => (Failed, Some(*code)),
+            Self::Signalled { signal } => (Failed, Some(128_i32.saturating_add(*signal))),
+            Self::OverTime { .. } => (Failed, Some(TIMED_OUT)),
+            Self::OverMemory { .. } | Self::OverScratch { .. } => (Failed, Some(KILLED)),
+            Self::NotFound { .. } => (Failed, Some(NO_PROGRAM)),
+            Self::NotExecutable { .. } | Self::NoInterpreter { .. } => (Failed, Some(CANNOT_RUN)),
+            Self::ElementsFailed { .. } => (Failed, Some(SOME_FAILED)),
+            Self::Stopped { code, .. } => (Failed, *code),
+            Self::NoOutput { .. } | Self::Rejected { .. } | Self::Cancelled => (Failed, None),
+            Self::NotStarted { .. } | Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. } => {
+                (Lost, None)
+            }
         }
+    }
+
+    /// Whether its node is gone, what ran there was lost, or a service did not answer.
+    pub const fn is_loss(&self) -> bool {
+        matches!(self, Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. })
     }
 
     /// Whether the output of the command may say more about the cause.
@@ -262,32 +250,37 @@ impl fmt::Display for EndCause {
 pub struct Ending {
     /// Why. It says whether the alloc is complete, failed or lost.
     pub cause: EndCause,
-    /// The last part of the output of the process.
+    pub run: RunReport,
+}
+
+/// What a node reports of the run of an alloc.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunReport {
+    /// The last part of the output of the process, once it has ended.
     pub log_tail: Option<String>,
     /// Which bytes of `log_tail` are standard error.
+    #[serde(skip_serializing_if = "Switches::is_empty")]
     pub tail_switches: Switches,
-    /// What its processes used, if its node said so.
+    /// What the processes of the alloc used so far. A value that is no measurement counts as absent, and spoils nothing else in the
+    /// report.
+    #[serde(deserialize_with = "usage::lenient")]
     pub usage: Option<Usage>,
-    /// The outputs that are kept of its work directory.
+    /// The outputs that are kept of the work directory of an ended alloc.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
-    /// The results of its elements, if it is of a pack.
+    /// The results of the elements of a pack so far.
+    #[serde(skip_serializing_if = "ElementReport::is_empty")]
     pub elements: ElementReport,
     /// The digest of its image.
+    #[serde(deserialize_with = "image::lenient")]
     pub image_digest: Option<ImageDigest>,
 }
 
 impl Ending {
     /// An end for this cause, without output.
     pub fn new(cause: EndCause) -> Self {
-        Self {
-            cause,
-            log_tail: None,
-            tail_switches: Switches::default(),
-            usage: None,
-            kept: Vec::new(),
-            elements: ElementReport::default(),
-            image_digest: None,
-        }
+        Self { cause, run: RunReport::default() }
     }
 
     /// The alloc is lost: its node is gone, or the alloc is no longer on it.

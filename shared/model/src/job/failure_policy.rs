@@ -5,10 +5,10 @@
 //! Does not: carry anything out. `job` and the plan of poll-and-scale do.
 
 use crate::end_cause::EndCause;
-use crate::enums::Reconcile;
+use crate::enums::{CauseWord, Reconcile};
 use crate::mistakes::{Mistakes, shown};
 use crate::needs::Needs;
-use crate::retry::{Cause, MAX_RULES, RetryDecision, RetryRule};
+use crate::retry::{MAX_RULES, RetryDecision, RetryRule};
 use crate::signals::Signal;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,6 @@ pub struct FailurePolicy {
     /// The time from TERM to KILL, in seconds.
     pub kill_timeout_s: u64,
     /// The signal that tells an alloc that it will be stopped; `None`: it hears of it by TERM.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
     /// How long before TERM an alloc hears of its stop, in seconds.
     pub stop_notice_s: u64,
@@ -60,8 +59,9 @@ impl FailurePolicy {
     /// All retry rules, in order: those of the job, and behind them the defaults. A command that its node could not start has never
     /// run, so it is tried often. But the tries end: otherwise a job that no node can start would cause launches for ever.
     pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
-        let short = [(Cause::Failed, self.retry_failed), (Cause::Lost, self.retry_lost), (Cause::Node, STARTS)];
-        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, Some(times))))
+        let short =
+            [(CauseWord::Failed, self.retry_failed), (CauseWord::Lost, self.retry_lost), (CauseWord::Node, STARTS)];
+        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, times)))
     }
 
     /// What follows from an end, for a job with these needs. `uses` says how often each rule was used. `None` for a success.

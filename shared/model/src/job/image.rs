@@ -5,7 +5,7 @@
 //! Source: "Content Digests", Docker Distribution; "Digests", OCI Image Format Specification.
 
 use crate::text_form::text_form;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::str::FromStr;
 
@@ -42,8 +42,7 @@ pub fn pinned(image: &str, digest: &ImageDigest) -> String {
 }
 
 /// `sha256:` and 64 hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageDigest(String);
 
 /// The text is not the digest of an image.
@@ -66,7 +65,7 @@ impl fmt::Display for ImageDigest {
     }
 }
 
-text_form!(BadImageDigest: ImageDigest);
+text_form!(ImageDigest);
 
 /// Reads the digest of a node. Anything that is no digest is read as `None`.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ImageDigest>, D::Error> {

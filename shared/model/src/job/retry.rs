@@ -12,12 +12,11 @@
 
 use crate::amounts;
 use crate::end_cause::EndCause;
-use crate::enums::MarketNeed;
+use crate::enums::{CauseWord, ClientStatus, MarketNeed};
 use crate::mistakes::shown;
 use crate::needs::Needs;
 use crate::signals::Signal;
 use crate::text_form::text_form;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -38,24 +37,9 @@ const FORM: &str = "write CAUSES=fail or CAUSES=again*N, such as exit:75-78=agai
 pub(crate) enum Cause {
     /// The command ended with an exit code from the first to the last.
     Exit(i32, i32),
-    /// It ended with any exit code but 0, or its program could not be run.
-    AnyExit,
     /// This signal ended it.
     Signal(Signal),
-    /// Any signal ended it.
-    AnySignal,
-    /// It needed more memory than it may use.
-    Memory,
-    /// It ran longer than it may.
-    Timeout,
-    /// It failed, for whatever cause.
-    Failed,
-    /// Its node is gone, what ran there was lost, or a service did not answer.
-    Lost,
-    /// EC2 took its instance back, as it had announced.
-    Spot,
-    /// Its node could not start it.
-    Node,
+    Word(CauseWord),
 }
 
 /// What a rule says to do.
@@ -76,18 +60,14 @@ pub(crate) struct Again {
     elsewhere: bool,
     /// Whether it accepts only nodes that are bought on demand from now on.
     on_demand: bool,
-    memory: Option<MoreMemory>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MoreMemory {
-    hundredths: u64,
+    /// By how much its memory grows, in hundredths.
+    growth: Option<u64>,
+    /// Up to how much its memory grows, in MiB.
     most_mib: Option<u64>,
 }
 
 /// When a job is tried again, and how: one rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryRule {
     causes: Vec<Cause>,
     then: RuleAction,
@@ -153,35 +133,22 @@ impl Cause {
             | EndCause::NotFound { .. }
             | EndCause::NotExecutable { .. }
             | EndCause::NoInterpreter { .. } => cause.exit_code(),
-            EndCause::Signalled { .. }
-            | EndCause::OverTime { .. }
-            | EndCause::OverMemory { .. }
-            | EndCause::OverScratch { .. }
-            | EndCause::NoOutput { .. }
-            | EndCause::ElementsFailed { .. }
-            | EndCause::Stopped { .. }
-            | EndCause::NotStarted { .. }
-            | EndCause::NoService { .. }
-            | EndCause::Interrupted { .. }
-            | EndCause::Lost { .. }
-            | EndCause::Rejected { .. }
-            | EndCause::Cancelled => None,
+            // The exit codes of other ends are not those of a command.
+            _ => None,
         };
         // No rule names a success.
         let code = code.filter(|code| *code != 0);
         match self {
             Self::Exit(first, last) => code.is_some_and(|code| (first..=last).contains(&code)),
-            Self::AnyExit => code.is_some(),
             Self::Signal(one) => *cause == EndCause::Signalled { signal: one.number() },
-            Self::AnySignal => matches!(cause, EndCause::Signalled { .. }),
-            Self::Memory => matches!(cause, EndCause::OverMemory { .. }),
-            Self::Timeout => matches!(cause, EndCause::OverTime { .. }),
-            Self::Failed => cause.client() == crate::enums::ClientStatus::Failed,
-            Self::Lost => {
-                matches!(cause, EndCause::NoService { .. } | EndCause::Lost { .. } | EndCause::Interrupted { .. })
-            }
-            Self::Spot => matches!(cause, EndCause::Interrupted { .. }),
-            Self::Node => matches!(cause, EndCause::NotStarted { .. }),
+            Self::Word(CauseWord::AnyExit) => code.is_some(),
+            Self::Word(CauseWord::AnySignal) => matches!(cause, EndCause::Signalled { .. }),
+            Self::Word(CauseWord::Memory) => matches!(cause, EndCause::OverMemory { .. }),
+            Self::Word(CauseWord::Timeout) => matches!(cause, EndCause::OverTime { .. }),
+            Self::Word(CauseWord::Failed) => cause.client() == ClientStatus::Failed,
+            Self::Word(CauseWord::Lost) => cause.is_loss(),
+            Self::Word(CauseWord::Spot) => matches!(cause, EndCause::Interrupted { .. }),
+            Self::Word(CauseWord::Node) => matches!(cause, EndCause::NotStarted { .. }),
         }
     }
 }
@@ -197,29 +164,24 @@ impl FromStr for Cause {
                 )
             })
         };
-        Ok(match (text, text.split_once(':')) {
-            ("exit:*", _) => Self::AnyExit,
-            ("signal:*", _) => Self::AnySignal,
-            ("memory", _) => Self::Memory,
-            ("timeout", _) => Self::Timeout,
-            ("failed", _) => Self::Failed,
-            ("lost", _) => Self::Lost,
-            ("spot", _) => Self::Spot,
-            ("node", _) => Self::Node,
-            (_, Some(("exit", codes))) => {
+        if let Ok(word) = text.parse() {
+            return Ok(Self::Word(word));
+        }
+        match text.split_once(':') {
+            Some(("exit", codes)) => {
                 let (first, last) = codes.split_once('-').unwrap_or((codes, codes));
                 let (first, last) = (code(first)?, code(last)?);
                 if first > last {
                     return Err(format!("has the range {}, which ends before it begins", shown(codes)));
                 }
-                Self::Exit(first, last)
+                Ok(Self::Exit(first, last))
             }
-            (_, Some(("signal", signal))) => Self::Signal(signal.parse().map_err(|e| format!("is wrong: {e}, or *"))?),
+            Some(("signal", signal)) => signal.parse().map(Self::Signal).map_err(|e| format!("is wrong: {e}, or *")),
             _ => {
                 let causes = "exit:CODE, signal:NAME, memory, timeout, failed, lost, spot and node are";
-                return Err(format!("has {}, which is no cause ({causes})", shown(text)));
+                Err(format!("has {}, which is no cause ({causes})", shown(text)))
             }
-        })
+        }
     }
 }
 
@@ -228,15 +190,8 @@ impl fmt::Display for Cause {
         match self {
             Self::Exit(first, last) if first == last => write!(f, "exit:{first}"),
             Self::Exit(first, last) => write!(f, "exit:{first}-{last}"),
-            Self::AnyExit => f.write_str("exit:*"),
             Self::Signal(signal) => write!(f, "signal:{signal}"),
-            Self::AnySignal => f.write_str("signal:*"),
-            Self::Memory => f.write_str("memory"),
-            Self::Timeout => f.write_str("timeout"),
-            Self::Failed => f.write_str("failed"),
-            Self::Lost => f.write_str("lost"),
-            Self::Spot => f.write_str("spot"),
-            Self::Node => f.write_str("node"),
+            Self::Word(word) => word.fmt(f),
         }
     }
 }
@@ -247,7 +202,6 @@ struct RuleActions {
     fails: bool,
     again: Option<Option<u32>>,
     more: Again,
-    max_memory_mib: Option<u64>,
 }
 
 impl RuleActions {
@@ -267,8 +221,7 @@ impl RuleActions {
             (_, Some(("memory", factor)), _) => {
                 let hundredths = hundredths(factor).filter(|h| GROWTH.contains(h));
                 let wrong = || format!("has {}: memory grows by a factor from 1.01 to 16", shown(part));
-                let grown = MoreMemory { hundredths: hundredths.ok_or_else(wrong)?, most_mib: None };
-                once(self.more.memory.replace(grown).is_none())
+                once(self.more.growth.replace(hundredths.ok_or_else(wrong)?).is_none())
             }
             (_, _, Some(("pause", pause))) => {
                 let pause = amounts::seconds(pause).ok().filter(|s| *s <= MAX_PAUSE_S);
@@ -277,17 +230,15 @@ impl RuleActions {
             }
             (_, _, Some(("max-memory", size))) => {
                 let size = amounts::mebibytes(size).map_err(|e| format!("has {}: {e}", shown(part)))?;
-                once(self.max_memory_mib.replace(size).is_none())
+                once(self.more.most_mib.replace(size).is_none())
             }
             _ => Err(format!("has {}, which is nothing to do", shown(part))),
         }
     }
 
     fn then(self) -> Result<RuleAction, String> {
-        let Self { fails, again, mut more, max_memory_mib } = self;
-        if let (Some(growth), Some(most)) = (&mut more.memory, max_memory_mib) {
-            growth.most_mib = Some(most);
-        } else if max_memory_mib.is_some() {
+        let Self { fails, again, more } = self;
+        if more.most_mib.is_some() && more.growth.is_none() {
             return Err("has max-memory without a growth such as memory*1.5".to_owned());
         }
         match again {
@@ -304,11 +255,8 @@ impl RuleActions {
 fn hundredths(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(whole) || !digits(fraction) || fraction.len() > 2 {
-        return None;
-    }
-    let fraction: u64 = format!("{fraction:0<2}").parse().ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(fraction)
+    let fits = digits(whole) && digits(fraction) && fraction.len() <= 2;
+    format!("{whole}{fraction:0<2}").parse().ok().filter(|_| fits)
 }
 
 impl FromStr for RetryRule {
@@ -326,7 +274,7 @@ impl FromStr for RetryRule {
     }
 }
 
-text_form!(BadRule: RetryRule);
+text_form!(RetryRule);
 
 impl fmt::Display for RetryRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -342,12 +290,10 @@ impl fmt::Display for RetryRule {
         }
         f.write_str(if again.elsewhere { ",elsewhere" } else { "" })?;
         f.write_str(if again.on_demand { ",on-demand" } else { "" })?;
-        let Some(growth) = again.memory else { return Ok(()) };
-        let (whole, fraction) = (growth.hundredths / 100, growth.hundredths % 100);
-        let fraction =
-            if fraction == 0 { String::new() } else { format!(".{fraction:02}").trim_end_matches('0').into() };
-        write!(f, ",memory*{whole}{fraction}")?;
-        growth.most_mib.map_or(Ok(()), |most| write!(f, ",max-memory={most}M"))
+        if let Some(hundredths) = again.growth {
+            write!(f, ",memory*{}", hundredths as f64 / 100.0)?;
+        }
+        again.most_mib.map_or(Ok(()), |most| write!(f, ",max-memory={most}M"))
     }
 }
 
@@ -358,10 +304,11 @@ impl RetryRule {
         self.causes.iter().all(is_named)
     }
 
-    pub(crate) fn of(cause: Cause, times: Option<u32>) -> Self {
-        let then =
-            if times == Some(0) { RuleAction::Fail } else { RuleAction::Again(Again { times, ..Again::default() }) };
-        Self { causes: vec![cause], then }
+    /// The rule that such an end is tried again so often.
+    pub(crate) fn of(cause: CauseWord, times: u32) -> Self {
+        let again = Again { times: Some(times), ..Again::default() };
+        let then = if times == 0 { RuleAction::Fail } else { RuleAction::Again(again) };
+        Self { causes: vec![Cause::Word(cause)], then }
     }
 
     pub(crate) fn names(&self, cause: &EndCause) -> bool {
@@ -370,11 +317,11 @@ impl RetryRule {
 
     /// What is wrong with the rule for a job with these needs.
     pub(crate) fn contradiction(&self, needs: &Needs) -> Option<String> {
-        let RuleAction::Again(Again { memory: Some(growth), .. }) = self.then else { return None };
+        let RuleAction::Again(Again { growth: Some(_), most_mib, .. }) = self.then else { return None };
         if needs.memory_mib == 0 {
             return Some(format!("the retry rule {self} raises the memory, and the job asks for none: give --memory"));
         }
-        let most = growth.most_mib.filter(|most| *most <= needs.memory_mib)?;
+        let most = most_mib.filter(|most| *most <= needs.memory_mib)?;
         Some(format!("max-memory of the retry rule {self} must be above --memory, and {most} MiB is not"))
     }
 
@@ -389,10 +336,8 @@ impl RetryRule {
         if let Some(times) = again.times.filter(|times| used >= *times) {
             return Follows::Fails(WhyNot::UsedUp { times });
         }
-        let memory_mib = again.memory.map(|growth| {
-            let grown = needs.memory_mib.saturating_mul(growth.hundredths).div_ceil(100);
-            grown.min(growth.most_mib.unwrap_or(u64::MAX))
-        });
+        let grown = again.growth.map(|hundredths| needs.memory_mib.saturating_mul(hundredths).div_ceil(100));
+        let memory_mib = grown.map(|grown| grown.min(again.most_mib.unwrap_or(u64::MAX)));
         if memory_mib.is_some_and(|grown| grown <= needs.memory_mib) {
             return Follows::Fails(WhyNot::AllMemory { memory_mib: needs.memory_mib });
         }

@@ -30,7 +30,6 @@ const MAX_TIMEOUT_S: u64 = 366 * 86_400;
 pub struct JobSpec {
     pub name: Option<String>,
     pub priority: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,

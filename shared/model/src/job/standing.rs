@@ -72,8 +72,7 @@ impl Results {
 }
 
 /// How often an element has failed. The keys of a map in a row are texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Times(u32);
 
 impl FromStr for Times {
@@ -89,7 +88,7 @@ impl fmt::Display for Times {
     }
 }
 
-text_form!(ParseIntError: Times);
+text_form!(Times);
 
 /// The results and failures of the elements of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,21 +102,24 @@ pub struct Standing {
     failures: BTreeMap<Times, Ranges>,
 }
 
-/// Whether failures that may be tried again count. Each counts once: when the alloc has ended.
+/// Whether an alloc whose end is counted also leaves its job's set of live allocs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failures {
-    Count,
-    Wait,
+pub enum JobSet {
+    /// The alloc leaves the set: it is final.
+    Leaves,
+    /// The alloc stays in the set: it was told to stop because a drain's deadline is near. Its member counts as lost,
+    /// but the alloc is live until it ends.
+    Stays,
 }
 
 impl Standing {
-    /// Takes the results that an alloc reported. `judge` says what follows if an element with so many failures ends so. Returns the
-    /// retries of the elements that are tried again, one for each rule, or `None` if nothing is new.
+    /// Takes the results that an alloc reported. `judge` says what follows if an element with so many failures ends so. A failure
+    /// that is tried again counts once: when the alloc leaves the set of its job. Returns the retries of the elements that are tried again, one for each rule, or `None` if nothing is new.
     pub fn take(
         &mut self,
         told: &Results,
         all: &Ranges,
-        failures: Failures,
+        set: JobSet,
         judge: impl Fn(Outcome, u32) -> Option<RetryDecision>,
     ) -> Option<Vec<Retry>> {
         let (before, mut retries) = (self.clone(), BTreeMap::new());
@@ -132,7 +134,7 @@ impl Standing {
             for (failed, those) in by_failures.into_iter().filter(|(_, those)| !those.is_empty()) {
                 match judge(outcome, failed.0).map(|verdict| (verdict.rule, verdict.follows)) {
                     Some((rule, Follows::Again(retry))) => {
-                        if failures == Failures::Count {
+                        if set == JobSet::Leaves {
                             self.count_failure(failed, &those);
                             retries.insert(rule, retry);
                         }
@@ -203,14 +205,14 @@ mod tests {
         let (all, mut standing) = (ranges("0-9"), Standing::default());
         let first = results(&[("exit:0", "0-4"), ("exit:1", "5-6"), ("exit:9", "7"), ("exit:0", "77")]);
         // Before the end of the alloc, only what is not tried again counts.
-        assert_eq!(standing.take(&first, &all, Failures::Wait, judge), Some(Vec::new()));
+        assert_eq!(standing.take(&first, &all, JobSet::Stays, judge), Some(Vec::new()));
         assert_eq!((standing.left(&all), standing.failures.len()), (ranges("5-6,8-9"), 0));
-        assert_eq!(standing.take(&first, &all, Failures::Count, judge).map(|retries| retries.len()), Some(1));
+        assert_eq!(standing.take(&first, &all, JobSet::Leaves, judge).map(|retries| retries.len()), Some(1));
         assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("5-6"))]));
-        assert_eq!(standing.take(&results(&[("exit:0", "0-4")]), &all, Failures::Count, judge), None, "known");
-        standing.take(&results(&[("exit:1", "5-6,8")]), &all, Failures::Count, judge);
+        assert_eq!(standing.take(&results(&[("exit:0", "0-4")]), &all, JobSet::Leaves, judge), None, "known");
+        standing.take(&results(&[("exit:1", "5-6,8")]), &all, JobSet::Leaves, judge);
         assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("8")), (Times(2), ranges("5-6"))]));
-        standing.take(&results(&[("exit:1", "5,8"), ("exit:0", "6")]), &all, Failures::Count, judge);
+        standing.take(&results(&[("exit:1", "5,8"), ("exit:0", "6")]), &all, JobSet::Leaves, judge);
         assert_eq!(standing.failures, BTreeMap::from([(Times(2), ranges("8"))]));
         assert_eq!(standing.results, results(&[("exit:0", "0-4,6"), ("exit:9", "7"), ("exit:1", "5")]));
         assert_eq!(standing.left(&all), ranges("8-9"));

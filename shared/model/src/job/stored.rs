@@ -14,7 +14,6 @@
 
 use crate::ids::{AllocId, ClusterName};
 use crate::text_form::text_form;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -54,8 +53,7 @@ pub const BOTH: &str = "both";
 pub struct BadPlace(String);
 
 /// The beginning of the places of all allocs of a cluster: a bucket and perhaps a part of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Prefix {
     bucket: String,
     /// Empty, or without a slash at its ends.
@@ -63,8 +61,7 @@ pub struct S3Prefix {
 }
 
 /// The place of an output, or of one object of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct S3Place {
     bucket: String,
     key: String,
@@ -186,7 +183,7 @@ impl fmt::Display for S3Place {
     }
 }
 
-text_form!(BadPlace: S3Prefix, S3Place);
+text_form!(S3Prefix, S3Place);
 
 #[cfg(test)]
 mod tests {

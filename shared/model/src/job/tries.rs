@@ -39,7 +39,6 @@ pub struct Tries {
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub pauses: u32,
     /// The job is not placed before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before_at: Option<Time>,
     /// The last nodes on which the job was lost, or failed by a rule with `elsewhere`; the newest last. Another node is preferred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -51,16 +50,12 @@ pub struct Tries {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rule_uses: Vec<u32>,
     /// Why the job ended, or why its last try did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EndCause>,
     /// The last line of the output of the try that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
     /// What its last try used. Of several members, each number is the highest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// How many elements of a pack have ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elements: Option<Counts>,
 }
 

@@ -17,22 +17,16 @@ pub struct Usage {
     /// The CPU time of all its processes, in milliseconds.
     pub cpu_ms: u64,
     /// The most memory that was seen in use, in MiB; `None` if nobody looked in time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// Bytes read from storage; `None` if the machine does not count them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<u64>,
     /// Bytes written to storage; `None` if the machine does not count them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_bytes: Option<u64>,
     /// The most scratch space that was seen in use, in MiB; `None` if nobody looked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch_mib: Option<u64>,
     /// How busy its GPUs were, in hundredths, on average over the looks at them; `None` if nobody looked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_percent: Option<u64>,
     /// The most memory that was seen in use on one of its GPUs, in MiB; `None` if nobody looked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_mib: Option<u64>,
 }
 

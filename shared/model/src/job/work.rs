@@ -52,17 +52,13 @@ pub struct Work {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The image of its container; `None` for a process of the node.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// The program of its container in place of the image's own; empty for none, so that the command is run as it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
     /// The digest of the image at the first try. Each later try runs the image with this digest.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<ImageDigest>,
     /// The place of the secret that logs in to the registry of the image: `USER:PASSWORD`, or JSON with `username` and
     /// `password`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub registry_login: Option<String>,
     /// Named volumes that outlive the alloc.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -73,7 +69,6 @@ pub struct Work {
     #[serde(skip_serializing_if = "Ulimits::is_empty")]
     pub ulimits: Ulimits,
     /// The role that the job takes in AWS, by its name; `None` for no rights there.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Variables whose values are secrets, each with the place of its secret.
     #[serde(skip_serializing_if = "Secrets::is_empty")]
@@ -91,7 +86,6 @@ pub struct Work {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keep_failed: bool,
     /// The elements for each of which the command runs; `None`: it runs once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pack: Option<Pack>,
 }
 

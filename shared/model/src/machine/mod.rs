@@ -77,7 +77,6 @@ impl Capacity {
 pub struct MachineKind {
     pub arch: Arch,
     /// The model of its GPUs, as the policy calls it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The memory of each GPU; 0 if it is not known.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
@@ -105,16 +104,12 @@ impl Default for MachineKind {
 #[serde(default)]
 pub struct MachineNeed {
     /// The only instance type; `None` for any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
     /// The market; `None` for any, as the size is bought.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub market: Option<MarketNeed>,
     /// The architecture; `None` for the default of the policy.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<Arch>,
     /// The model of the GPUs; `None` for any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The least memory of each GPU.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]

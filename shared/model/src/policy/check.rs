@@ -4,7 +4,7 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
-use super::minimum::{DAYS, minute, zone};
+use super::minimum::{DAYS, Minute, zone};
 use super::{Fallback, KNOBS, Knob, KnobKind, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
@@ -320,7 +320,7 @@ fn fits(kind: KnobKind, value: &Value) -> bool {
             is_list(value, ..=MAX_PATTERNS, |text| is_plain_name(&text.replace('*', "x")).then_some(text))
         }
         KnobKind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
-        KnobKind::TimeOfDay => value.as_str().is_some_and(|text| minute(text).is_some()),
+        KnobKind::TimeOfDay => value.as_str().is_some_and(|text| text.parse::<Minute>().is_ok()),
         KnobKind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
         KnobKind::Range(min, max) => value.as_array().is_some_and(|ends| {
             let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();

@@ -3,10 +3,10 @@
 //! Guarantees: the document of a policy is the same whatever the catalogue has.
 //! Does not: read the catalogue (`runtime::catalogue` does), or know whether a size may be launched now.
 
-use super::size::{Fallback, Size};
+use super::size::Size;
 use super::types::Policy;
 use crate::catalogue::{Catalogue, CataloguePart};
-use crate::enums::{Arch, Market};
+use crate::enums::{Arch, Fallback, Market};
 use crate::failure_policy::FailurePolicy;
 use crate::machine::{Capacity, Machine, MachineNeed};
 use crate::needs::Needs;

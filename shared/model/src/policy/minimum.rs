@@ -5,12 +5,15 @@
 //! Does not: launch nodes before the hour begins. They are launched then, and are there when they have booted.
 //! Source of the time zones: the IANA database, which is a part of the program.
 
+use crate::text_form::text_form;
 use crate::time::Time;
 use jiff::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
 
 /// The days of the week, as the policy calls them.
 pub(super) const DAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
@@ -19,30 +22,30 @@ pub(super) const DAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "su
 const DAY: u16 = 24 * 60;
 
 /// A minute of the day, as `08:30`. `24:00` is the end of the day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minute(u16);
 
-impl TryFrom<String> for Minute {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        minute(&text).map(Self).ok_or_else(|| format!("{text:?} is not a time of day like 08:30"))
+impl FromStr for Minute {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| if text.len() == 2 { text.parse::<u16>().ok() } else { None };
+        let minute = text
+            .split_once(':')
+            .and_then(|(hours, minutes)| Some(number(hours)? * 60 + number(minutes).filter(|minutes| *minutes < 60)?));
+        minute
+            .filter(|minute| *minute <= DAY)
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is not a time of day like 08:30"))
     }
 }
 
-impl From<Minute> for String {
-    fn from(Minute(minute): Minute) -> Self {
-        format!("{:02}:{:02}", minute / 60, minute % 60)
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
     }
 }
 
-/// The minute of the day of `08:30`.
-pub(super) fn minute(text: &str) -> Option<u16> {
-    let (hours, minutes) = text.split_once(':')?;
-    let number = |text: &str| if text.len() == 2 { text.parse::<u16>().ok() } else { None };
-    let (hours, minutes) = (number(hours)?, number(minutes).filter(|minutes| *minutes < 60)?);
-    Some(hours * 60 + minutes).filter(|minute| *minute <= DAY)
-}
+text_form!(Minute);
 
 pub(super) fn zone(name: &str) -> Option<TimeZone> {
     TimeZone::get(name).ok()

@@ -15,13 +15,14 @@ mod size;
 mod tests;
 mod types;
 
+pub use crate::enums::{Fallback, Generation};
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
     KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
 };
 pub use minimum::Minimum;
 pub use reference::{example_json, reference};
-pub use size::{Fallback, Generation, Requirements, SeveralTypes, Size};
+pub use size::{Requirements, SeveralTypes, Size};
 pub use types::{
     Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
     Shutdown, Stale, Sweep, Watchdog,

@@ -5,7 +5,7 @@
 //! Does not: ask EC2 which types there are ([`crate::catalogue`] has what EC2 answered), or say what a knob means or allows.
 
 use crate::catalogue::{Offered, TypeFacts};
-use crate::enums::{Arch, Market, MarketNeed};
+use crate::enums::{Arch, Fallback, Generation, Market, MarketNeed};
 use crate::machine::{Capacity, Machine, MachineKind, MachineNeed};
 use crate::money::Usd;
 use crate::names::matches;
@@ -100,25 +100,6 @@ impl Size {
     }
 }
 
-/// The launch in place of a spot size while EC2 is short of spot capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fallback {
-    /// Nothing: launches wait for spot capacity.
-    None,
-    /// The same instance type, on demand.
-    OnDemand,
-}
-
-/// Which generations of instance types a size takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Generation {
-    /// Only types of the generations that EC2 calls current.
-    Current,
-    Any,
-}
-
 /// The requirements of a size for its instance types. A range includes both of its ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Requirements {
@@ -184,44 +165,9 @@ impl Requirements {
         ];
         checks.iter().find(|(_, is_met)| !is_met).map(|(name, _)| *name)
     }
-
-    /// Requirements that this type alone meets, whatever EC2 says of it.
-    fn only(instance_type: &str) -> Self {
-        const ANY: (f64, f64) = (0.0, f64::MAX);
-        Self {
-            instance_types: [instance_type.to_owned()].into(),
-            exclude_types: BTreeSet::new(),
-            vcpus: ANY,
-            memory_gib: ANY,
-            memory_gib_per_vcpu: ANY,
-            gpus: ANY,
-            gpu_type: None,
-            gpu_memory_gib: 0,
-            local_disk_gib: 0,
-            generation: Generation::Any,
-            burstable: true,
-            bare_metal: true,
-        }
-    }
 }
 
 impl SeveralTypes {
-    /// The size as one of several types, so that the catalogue is asked for its type too.
-    pub fn only(size: &Size) -> Self {
-        let Size { name, instance_type, capacity, kind, market, fallback, max, template, .. } = size;
-        let (labels, arch, containers) = (kind.labels.clone(), kind.arch, kind.containers);
-        Self {
-            name: name.clone(),
-            requirements: Requirements::only(instance_type),
-            scratch_gib: capacity.scratch_gib,
-            kind: OwnKind { arch, labels, containers },
-            market: *market,
-            fallback: *fallback,
-            max: *max,
-            template: template.clone(),
-        }
-    }
-
     /// The size of one of its types. `None`: the type is not taken, or the catalogue knows no price of it in one of these
     /// zones. Without zones, any counts.
     pub(super) fn of_type(&self, name: &str, offered: &Offered, zones: &BTreeSet<&str>) -> Option<Size> {

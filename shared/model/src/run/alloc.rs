@@ -7,11 +7,10 @@
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
 use crate::elements::ElementReport;
-use crate::end_cause::{EndCause, Ending};
+use crate::end_cause::{EndCause, Ending, RunReport};
 use crate::enums::{ClientStatus, Desired};
-use crate::files::{self, StoredOutput};
+use crate::files;
 use crate::ids::{AllocId, NodeId};
-use crate::image::ImageDigest;
 use crate::job_record::Job;
 use crate::node::{NodeRecord, Version};
 use crate::output::Switches;
@@ -35,37 +34,16 @@ pub struct Alloc {
     #[serde(default, skip_serializing_if = "Environment::is_empty")]
     pub env: Environment,
     /// Where its node stores the whole output; `None`: nowhere. A later policy does not change it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_s3: Option<S3Place>,
     /// Why the alloc ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<EndCause>,
     /// The exit code that the cause has ([`EndCause::exit_code`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The last part of the output of the process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log_tail: Option<String>,
-    /// Which bytes of `log_tail` are standard error.
-    #[serde(default, skip_serializing_if = "Switches::is_empty")]
-    pub tail_switches: Switches,
-    /// What its processes used so far, as its node reported it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// The outputs that are kept of its work directory.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kept: Vec<StoredOutput>,
-    /// The results of the elements of a pack so far.
-    #[serde(default, skip_serializing_if = "ElementReport::is_empty")]
-    pub elements: ElementReport,
-    /// The digest of its image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_digest: Option<ImageDigest>,
+    #[serde(flatten)]
+    pub run: RunReport,
     /// When the alloc became final.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
@@ -117,12 +95,7 @@ impl Alloc {
             output_s3: None,
             cause: None,
             exit_code: None,
-            log_tail: None,
-            tail_switches: Switches::default(),
-            usage: None,
-            kept: Vec::new(),
-            elements: ElementReport::default(),
-            image_digest: None,
+            run: RunReport::default(),
             finished_at: None,
             expires_at: None,
         })
@@ -148,20 +121,7 @@ impl Alloc {
         }
         match update.client {
             ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => match &update.cause {
-                Some(cause) if cause.client() == update.client => match self.kept_of(cause, &update.kept) {
-                    Err(missing) => {
-                        ReportOutcome::Refused(format!("the report does not say where its output {missing} is"))
-                    }
-                    Ok(kept) => {
-                        let (log_tail, tail_switches) = tail_of(update);
-                        let usage = update.usage.and_then(Usage::possible);
-                        let elements = self.elements_after(&update.elements);
-                        let cause = self.cause_of(cause.clone().clipped(), &elements);
-                        let image_digest = self.digest_of(update);
-                        let ending = Ending { cause, log_tail, tail_switches, usage, kept, elements, image_digest };
-                        ReportOutcome::Ends(Box::new(ending))
-                    }
-                },
+                Some(cause) if cause.client() == update.client => self.ended(cause, &update.run),
                 _ => ReportOutcome::Refused(format!("the report has no cause that fits the state {}", update.client)),
             },
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
@@ -170,9 +130,8 @@ impl Alloc {
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Unchanged,
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
-                new.elements = self.elements_after(&update.elements);
-                new.usage = update.usage.and_then(Usage::possible).or(self.usage);
-                new.image_digest = self.digest_of(update);
+                let RunReport { elements, usage, image_digest, .. } = self.run_after(&update.run);
+                new.run = RunReport { elements, usage, image_digest, ..new.run };
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
@@ -181,13 +140,21 @@ impl Alloc {
         }
     }
 
-    /// The outputs of an alloc that ends for this cause. A complete alloc must have all of them, because jobs that follow its job
-    /// rely on them. If one is missing, the error names it.
-    fn kept_of(&self, cause: &EndCause, told: &[StoredOutput]) -> Result<Vec<StoredOutput>, String> {
-        match cause.client() {
-            ClientStatus::Complete => files::all_of(&self.work.outputs, told),
-            _ => Ok(files::some_of(&self.work.outputs, told)),
-        }
+    /// The end that a node reports. A complete alloc must have all of its outputs, because jobs that follow its job rely on them.
+    fn ended(&self, cause: &EndCause, reported: &RunReport) -> ReportOutcome {
+        let kept = match cause.client() {
+            ClientStatus::Complete => files::all_of(&self.work.outputs, &reported.kept),
+            _ => Ok(files::some_of(&self.work.outputs, &reported.kept)),
+        };
+        let kept = match kept {
+            Ok(kept) => kept,
+            Err(path) => {
+                return ReportOutcome::Refused(format!("the report does not say where its output {path} is"));
+            }
+        };
+        let (log_tail, tail_switches) = tail_of(reported);
+        let run = RunReport { log_tail, tail_switches, kept, ..self.run_after(reported) };
+        ReportOutcome::Ends(Box::new(Ending { cause: self.cause_of(cause.clone().clipped(), &run.elements), run }))
     }
 
     /// Whether the alloc was told to stop, and ended for that. Its end counts for no job, whatever its exit code is.
@@ -200,22 +167,21 @@ impl Alloc {
         self.summary.client == ClientStatus::Complete && !self.was_stopped()
     }
 
-    /// The elements after this newer report.
-    fn elements_after(&self, newer: &ElementReport) -> ElementReport {
-        self.work.pack.as_ref().map_or_else(ElementReport::default, |pack| self.elements.then(newer, &pack.elements))
-    }
-
-    /// The digest of its image after this report. The first digest that the node reported stays.
-    fn digest_of(&self, update: &AllocUpdate) -> Option<ImageDigest> {
-        let told = update.image_digest.clone().filter(|_| self.work.image.is_some());
-        self.image_digest.clone().or(told)
+    /// What is known of the run after this newer report. The first digest of the image that the node reported stays.
+    fn run_after(&self, newer: &RunReport) -> RunReport {
+        let elements = self.work.pack.as_ref().map(|pack| self.run.elements.then(&newer.elements, &pack.elements));
+        let newer_digest = newer.image_digest.clone().filter(|_| self.work.image.is_some());
+        RunReport {
+            elements: elements.unwrap_or_default(),
+            usage: newer.usage.and_then(Usage::possible).or(self.run.usage),
+            image_digest: self.run.image_digest.clone().or(newer_digest),
+            ..newer.clone()
+        }
     }
 
     /// This end, completed with what the node reported while the alloc ran.
     pub fn with_elements(&self, ending: &Ending) -> Ending {
-        let elements = self.elements_after(&ending.elements);
-        let image_digest = self.image_digest.clone().or_else(|| ending.image_digest.clone());
-        Ending { elements, image_digest, usage: ending.usage.or(self.usage), ..ending.clone() }
+        Ending { run: self.run_after(&ending.run), ..ending.clone() }
     }
 
     /// The cause of the end of a pack. The pack ran to its end only if each element has a result; otherwise the rest of it is lost.
@@ -244,11 +210,8 @@ impl Alloc {
         new.summary.unknown_since_at = None;
         new.cause = Some(ending.cause.clone());
         new.exit_code = ending.cause.exit_code();
-        new.log_tail = ending.log_tail.clone().filter(|t| !t.is_empty());
-        new.tail_switches = ending.tail_switches.clone();
-        new.kept = ending.kept.clone();
-        Ending { elements: new.elements, image_digest: new.image_digest, usage: new.usage, .. } =
-            self.with_elements(ending);
+        new.run = self.run_after(&ending.run);
+        new.run.log_tail = new.run.log_tail.filter(|tail| !tail.is_empty());
         new.finished_at = Some(now);
         new.expires_at = Some((now + keep).as_epoch_s());
         // The row of its job has the environment.
@@ -314,13 +277,13 @@ impl Alloc {
 }
 
 /// The last part of the output in a report, and its switches.
-fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
-    let tail = update.log_tail.as_deref();
+fn tail_of(reported: &RunReport) -> (Option<String>, Switches) {
+    let tail = reported.log_tail.as_deref();
     let begin = |t: &str| t.ceil_char_boundary(t.len().saturating_sub(MAX_LOG_TAIL_BYTES));
     let clipped = tail.map(|t| t.get(begin(t)..).unwrap_or_default());
     let cut = tail.map_or(0, str::len).saturating_sub(clipped.map_or(0, str::len));
-    let is_small = update.tail_switches.len() <= MAX_TAIL_SWITCHES;
-    let switches = if is_small { update.tail_switches.part(cut as u64, 0) } else { Switches::default() };
+    let is_small = reported.tail_switches.len() <= MAX_TAIL_SWITCHES;
+    let switches = if is_small { reported.tail_switches.part(cut as u64, 0) } else { Switches::default() };
     (clipped.map(str::to_owned), switches)
 }
 
@@ -328,6 +291,7 @@ fn tail_of(update: &AllocUpdate) -> (Option<String>, Switches) {
 mod tests {
     use super::*;
     use crate::elements::Pack;
+    use crate::files::StoredOutput;
     use crate::fixtures::{self, at};
     use crate::ranges::Ranges;
 
@@ -341,18 +305,7 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        let (cause, log_tail, tail_switches) = (None, None, Switches::default());
-        AllocUpdate {
-            alloc_id: fixtures::alloc_id(0),
-            client,
-            cause,
-            log_tail,
-            tail_switches,
-            usage: None,
-            kept: Vec::new(),
-            elements: ElementReport::default(),
-            image_digest: None,
-        }
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause: None, run: RunReport::default() }
     }
 
     #[test]
@@ -409,7 +362,7 @@ mod tests {
         let told = |alloc: &Alloc, cause: EndCause, results: &[(&str, &str)]| {
             let mut update = AllocUpdate { cause: Some(cause.clone()), ..says(cause.client()) };
             for (outcome, elements) in results {
-                update.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
+                update.run.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
             }
             match alloc.reported(&update, alloc.summary.node_id, at(9)) {
                 ReportOutcome::Ends(ending) => ending.cause,
@@ -441,10 +394,11 @@ mod tests {
         };
         let told = |cause: EndCause, kept: &[&str]| {
             let kept = kept.iter().map(|path| stored(path)).collect();
-            let update = AllocUpdate { cause: Some(cause.clone()), kept, ..says(cause.client()) };
+            let run = RunReport { kept, ..RunReport::default() };
+            let update = AllocUpdate { cause: Some(cause.clone()), run, ..says(cause.client()) };
             match alloc.reported(&update, alloc.summary.node_id, at(9)) {
                 ReportOutcome::Ends(ending) => {
-                    Ok(ending.kept.into_iter().map(|output| output.path).collect::<Vec<_>>())
+                    Ok(ending.run.kept.into_iter().map(|output| output.path).collect::<Vec<_>>())
                 }
                 ReportOutcome::Refused(why) => Err(why),
                 other => panic!("{other:?}"),
@@ -482,7 +436,7 @@ mod tests {
             let said = serde_json::json!({"alloc_id": alloc_id, "client": "complete", "cause": cause, "usage": usage});
             let update: AllocUpdate = serde_json::from_value(said).unwrap();
             match running().reported(&update, fixtures::node_id(0), at(4)) {
-                ReportOutcome::Ends(ending) => ending.usage.map(|usage| (usage.cpu_ms, usage.memory_mib)),
+                ReportOutcome::Ends(ending) => ending.run.usage.map(|usage| (usage.cpu_ms, usage.memory_mib)),
                 other => panic!("{other:?}"),
             }
         };
@@ -507,28 +461,33 @@ mod tests {
         let mut alloc = running();
         alloc.work.image = Some("alpine".into());
         let tell = |alloc: &Alloc, usage, image_digest| {
-            let update = AllocUpdate { usage, image_digest, ..says(ClientStatus::Running) };
+            let run = RunReport { usage, image_digest, ..RunReport::default() };
+            let update = AllocUpdate { run, ..says(ClientStatus::Running) };
             alloc.reported(&update, alloc.summary.node_id, at(5))
         };
         let ReportOutcome::Changed(told) = tell(&alloc, Some(used(7)), digest(1)) else { panic!("nothing new") };
-        assert_eq!((told.usage, &told.image_digest), (Some(used(7)), &digest(1)));
+        assert_eq!((told.run.usage, &told.run.image_digest), (Some(used(7)), &digest(1)));
         assert_eq!(tell(&told, Some(used(7)), digest(1)), ReportOutcome::Unchanged);
         assert_eq!(tell(&told, None, None), ReportOutcome::Unchanged, "an agent that has just started knows less");
         let ReportOutcome::Changed(later) = tell(&told, Some(used(8)), digest(2)) else { panic!("nothing new") };
-        assert_eq!((later.usage, &later.image_digest), (Some(used(8)), &digest(1)), "what was told first stays");
+        assert_eq!(
+            (later.run.usage, &later.run.image_digest),
+            (Some(used(8)), &digest(1)),
+            "what was told first stays"
+        );
         let lost = later.end(&Ending::lost("gone"), Span::from_s(1), at(6));
-        assert_eq!((lost.usage, lost.image_digest), (Some(used(8)), digest(1)));
+        assert_eq!((lost.run.usage, lost.run.image_digest), (Some(used(8)), digest(1)));
         let ReportOutcome::Changed(process) = tell(&running(), Some(used(7)), digest(1)) else { panic!("nothing new") };
-        assert_eq!(process.image_digest, None, "it has no image");
+        assert_eq!(process.run.image_digest, None, "it has no image");
     }
 
     #[test]
     fn a_long_output_is_clipped_on_a_character_boundary() {
         let mut update = AllocUpdate { cause: Some(EndCause::Exited { code: 1 }), ..says(ClientStatus::Failed) };
-        update.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));
+        update.run.log_tail = Some("é".repeat(MAX_LOG_TAIL_BYTES));
         let ReportOutcome::Ends(ending) = running().reported(&update, fixtures::node_id(0), at(4)) else {
             panic!("no end")
         };
-        assert_eq!(ending.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
+        assert_eq!(ending.run.log_tail.unwrap().len(), MAX_LOG_TAIL_BYTES);
     }
 }

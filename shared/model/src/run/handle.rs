@@ -40,7 +40,6 @@ pub struct Handle {
     pub handle: String,
     pub kind: HandleKind,
     /// The alloc that the handle was made for; `None` for a cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alloc_id: Option<AllocId>,
     pub state: HandleState,
     /// The node's `seq` at the last order about this handle. A report with a lower `as_of` does not show whether the
@@ -48,16 +47,12 @@ pub struct Handle {
     pub seq: u64,
     /// For a handle that is `creating`: until when it may stay so. For a live cache: until when it may be unused. For one
     /// that is `destroying`: by when its node should have destroyed it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Time>,
     /// How long the handle has been missing from accepted reports, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_ms: Option<i64>,
     /// The time of the last accepted report that did not list the handle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_reported_at: Option<Time>,
     /// The number of the report that first listed the handle as unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_report_no: Option<u64>,
     /// Whether an operator keeps the handle from being destroyed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -66,7 +61,6 @@ pub struct Handle {
     pub due_at: Time,
     /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the node's record
     /// does not exist or is older than the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
@@ -147,27 +141,11 @@ pub enum NodeFact {
     Lost,
     /// The node lives.
     Lives {
-        /// Whether the handle's alloc is live.
-        alloc: AllocFact,
-        /// Whether a live alloc of the node names the cache, if the handle is one.
-        cache: CacheFact,
+        /// Whether the handle's alloc is live, by the set `allocs` of the node's record.
+        is_alloc_live: bool,
+        /// Whether the handle is a cache, and a live alloc of the node names it, or may do so.
+        is_cache_named: bool,
     },
-}
-
-/// Whether a handle's alloc is live, by the set `allocs` of the node's record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllocFact {
-    Live,
-    /// The alloc has ended, or the handle has no alloc.
-    Ended,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheFact {
-    /// A live alloc of the node names it, or may do so.
-    Named,
-    /// No live alloc of the node names it.
-    Unused,
 }
 
 /// The decision about a handle that is due.
@@ -319,10 +297,10 @@ impl Handle {
 
     /// Decides about the handle when it is due. `cache_unused` is how long a cache may be unused.
     pub fn due(&self, node: NodeFact, cache_unused: Span, now: Time) -> Due {
-        let (alloc, cache) = match node {
+        let (is_alloc_live, is_cache_named) = match node {
             NodeFact::Over => return Due::Purge(Reason::NodeGone { node_id: self.node_id }),
             NodeFact::Lost => return self.orphaned(now),
-            NodeFact::Lives { alloc, cache } => (alloc, cache),
+            NodeFact::Lives { is_alloc_live, is_cache_named } => (is_alloc_live, is_cache_named),
         };
         let tomorrow = |reason| Due::Later(Box::new(Self { due_at: now + DAY, ..self.clone() }), reason);
         if self.state != HandleState::Gone && self.expires_at.is_some() {
@@ -338,12 +316,10 @@ impl Handle {
                 Due::Later(Box::new(Self { due_at: now + STUCK_AFTER, ..self.clone() }), Reason::WaitsForReport {})
             }
             (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
-            (HandleState::Creating | HandleState::Live, Some(_)) if alloc == AllocFact::Live => {
-                tomorrow(Reason::AllocLive {})
-            }
+            (HandleState::Creating | HandleState::Live, Some(_)) if is_alloc_live => tomorrow(Reason::AllocLive {}),
             (HandleState::Creating | HandleState::Live, Some(alloc_id)) => Due::Mark(Reason::AllocEnded { alloc_id }),
             (HandleState::Creating | HandleState::Live, None) if self.kind == HandleKind::Volume => {
-                self.cache_due(cache, cache_unused, now)
+                self.cache_due(is_cache_named, cache_unused, now)
             }
             (HandleState::Creating | HandleState::Live, None) => Due::Mark(Reason::BelongsToNoAlloc {}),
         }
@@ -359,13 +335,13 @@ impl Handle {
         Due::Later(Box::new(Self { expires_at, due_at, ..self.clone() }), Reason::RecordMissing {})
     }
 
-    fn cache_due(&self, cache: CacheFact, unused: Span, now: Time) -> Due {
+    fn cache_due(&self, is_named: bool, unused: Span, now: Time) -> Due {
         let look = unused.min(DAY);
         let later = |deadline_at: Option<Time>, due_at: Time, reason| {
             Due::Later(Box::new(Self { due_at, deadline_at, ..self.clone() }), reason)
         };
         match self.deadline_at {
-            _ if cache == CacheFact::Named => later(None, now + look, Reason::CacheInUse {}),
+            _ if is_named => later(None, now + look, Reason::CacheInUse {}),
             Some(by) if now < by => later(Some(by), by.min(now + look), Reason::NotUnusedLongEnough {}),
             Some(_) if self.state == HandleState::Live => Due::Mark(Reason::CacheUnused { unused }),
             Some(_) => Due::Mark(Reason::NeverAppeared {}),
@@ -457,8 +433,8 @@ mod tests {
 
     #[test]
     fn a_cache_is_marked_only_after_it_was_unused_for_its_time() {
-        let idle = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
-        let busy = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Named };
+        let idle = NodeFact::Lives { is_alloc_live: false, is_cache_named: false };
+        let busy = NodeFact::Lives { is_alloc_live: false, is_cache_named: true };
         let unused = Span::from_s(1000);
         let Due::Later(counted, Reason::UnusedFromNow {}) = handle(HandleState::Live).due(idle, unused, at(10)) else {
             panic!("the unused time did not start")
@@ -475,7 +451,7 @@ mod tests {
     #[test]
     fn what_never_appeared_by_its_deadline_is_marked() {
         let row = Handle { deadline_at: Some(at(600)), ..handle(HandleState::Creating) };
-        let lives = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
+        let lives = NodeFact::Lives { is_alloc_live: false, is_cache_named: false };
         let unused = Span::from_s(1000);
         assert!(matches!(row.due(lives, unused, at(599)), Due::Later(_, Reason::NotUnusedLongEnough {})));
         assert_eq!(row.due(lives, unused, at(600)), Due::Mark(Reason::NeverAppeared {}));
@@ -497,7 +473,7 @@ mod tests {
         let row = Handle::of_alloc(fixtures::node_id(1), fixtures::alloc_id(1), 5, at(90));
         let Judgement::Appeared(live) = row.reported(Sighting::Listed, RULES, at(2)) else { panic!("{row:?}") };
         assert_eq!((live.state, live.due_at), (HandleState::Live, at(90)));
-        let ended = NodeFact::Lives { alloc: AllocFact::Ended, cache: CacheFact::Unused };
+        let ended = NodeFact::Lives { is_alloc_live: false, is_cache_named: false };
         for row in [row, live] {
             assert!(matches!(row.due(ended, DAY, at(90)), Due::Mark(Reason::AllocEnded { .. })), "{row:?}");
         }

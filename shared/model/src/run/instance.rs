@@ -25,13 +25,10 @@ pub struct Instance {
     pub state: InstanceState,
     pub launched_at: Time,
     /// `None` if EC2 does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// `None` if EC2 does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
     /// `None` if EC2 does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet_id: Option<String>,
     #[serde(default)]
     pub tags: BTreeMap<String, String>,

@@ -28,7 +28,6 @@ pub struct JobSummary {
     pub version: Version,
     pub state: JobState,
     /// The name that the user gave the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// 0 to 1000; higher comes first.
     #[serde(default = "default_priority")]
@@ -37,7 +36,6 @@ pub struct JobSummary {
     #[serde(default)]
     pub needs: Needs,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_limit: Option<ArrayLimit>,
     /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -84,21 +82,16 @@ pub struct AllocSummary {
     pub placed_seq: u64,
     pub placed_at: Time,
     /// When the alloc was first reported as running.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// Whether the alloc became unknown, and it is not decided yet which copy stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaiting: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since_at: Option<Time>,
     /// Since when the alloc has the order to stop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping_since_at: Option<Time>,
     /// The alloc that this copy replaces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<AllocId>,
     /// The copy that replaces this alloc.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<AllocId>,
     #[serde(default)]
     pub needs: Needs,

@@ -5,26 +5,33 @@
 //! Does not: decide. The plan does, and notes its reasons here while it decides.
 
 use crate::events::Subject;
-use crate::ids::{JobId, NodeId, Slot};
+use crate::ids::{JobId, NodeId};
 use crate::reason::Reason;
 use crate::summary::JobSummary;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 
 /// What a plan does not do, and why.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explanation {
     /// Jobs that wait: one entry for all jobs that wait for the same reasons, in the order of the queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Waiting>,
     /// The demand sets that apply, by name, and what they have.
+    #[serde(rename = "demand_sets", skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<SetNote>,
     /// Idle nodes that this plan does not shut down.
+    #[serde(serialize_with = "staying", skip_serializing_if = "BTreeMap::is_empty")]
     pub staying: BTreeMap<NodeId, Reason>,
     /// The limits of this plan: pauses, caps that are reached, and brakes that hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Reason>,
     /// The rows that contradict the contract, and what is wrong with them.
+    #[serde(skip)]
     pub rows: Vec<(Subject, Reason)>,
     /// The place in `waiting` of each list of reasons, by its text.
+    #[serde(skip)]
     groups: HashMap<String, usize>,
 }
 
@@ -123,90 +130,44 @@ impl Explanation {
     pub fn by_job(&self) -> BTreeMap<JobId, &Waiting> {
         self.waiting.iter().flat_map(|w| w.jobs.iter().map(move |id| (*id, w))).collect()
     }
+}
 
-    /// The explanation as plans and answers show it.
-    pub fn answer(&self) -> ExplanationAnswer {
-        let waiting = |w: &Waiting| {
-            Some(WaitingRow {
-                job_id: *w.jobs.first()?,
-                jobs: w.jobs.len(),
-                words: w.why.iter().map(Reason::word).collect(),
-                reason: w.reason(),
-                line: w.line(),
-            })
-        };
-        let staying = |(node_id, why): (&NodeId, &Reason)| StayingRow {
-            slot: node_id.slot(),
-            node_id: *node_id,
-            word: why.word(),
-            reason: why.to_string(),
-        };
-        let set = |set: &SetNote| SetRow {
-            name: set.name.clone(),
-            count: set.count,
-            ready: set.ready,
-            coming: set.coming,
-            lacking: set.lacking(),
-            words: set.why.iter().map(Reason::word).collect(),
-            line: set.line(),
-        };
-        let limit = |why: &Reason| LimitRow { word: why.word(), reason: why.to_string() };
-        ExplanationAnswer {
-            waiting: self.waiting.iter().filter_map(waiting).collect(),
-            demand_sets: self.sets.iter().map(set).collect(),
-            staying: self.staying.iter().map(staying).collect(),
-            limits: self.limits.iter().map(limit).collect(),
-        }
+impl Serialize for Waiting {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let (job_id, words) = (self.jobs.first(), words(&self.why));
+        let row = json!({
+            "job_id": job_id, "jobs": self.jobs.len(), "words": words, "reason": self.reason(), "line": self.line(),
+        });
+        row.serialize(to)
     }
 }
 
-/// An [`Explanation`] in JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ExplanationAnswer {
-    /// One row for all jobs that wait for the same reasons.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub waiting: Vec<WaitingRow>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub demand_sets: Vec<SetRow>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub staying: Vec<StayingRow>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub limits: Vec<LimitRow>,
+impl Serialize for SetNote {
+    /// The words are those of the reasons why some demands have no node.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { name, count, ready, coming, why } = self;
+        let (lacking, words, line) = (self.lacking(), words(why), self.line());
+        let row = json!({
+            "name": name, "count": count, "ready": ready, "coming": coming, "lacking": lacking, "words": words, "line": line,
+        });
+        row.serialize(to)
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WaitingRow {
-    pub job_id: JobId,
-    pub jobs: usize,
-    pub words: Vec<&'static str>,
-    pub reason: String,
-    pub line: String,
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        json!({"word": self.word(), "reason": self.to_string()}).serialize(to)
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SetRow {
-    pub name: String,
-    pub count: u32,
-    pub ready: u32,
-    pub coming: u32,
-    pub lacking: u32,
-    /// The word of each reason why some demands have no node.
-    pub words: Vec<&'static str>,
-    pub line: String,
+fn words(why: &[Reason]) -> Vec<&'static str> {
+    why.iter().map(Reason::word).collect()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StayingRow {
-    pub slot: Slot,
-    pub node_id: NodeId,
-    pub word: &'static str,
-    pub reason: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LimitRow {
-    pub word: &'static str,
-    pub reason: String,
+fn staying<S: Serializer>(staying: &BTreeMap<NodeId, Reason>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(staying.iter().map(|(node_id, why)| {
+        json!({"slot": node_id.slot(), "node_id": node_id, "word": why.word(), "reason": why.to_string()})
+    }))
 }
 
 #[cfg(test)]

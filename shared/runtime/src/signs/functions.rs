@@ -68,7 +68,7 @@ fn undone(run: &RunRow) -> String {
 pub(super) fn heartbeats(facts: &Facts<'_>) -> Vec<Raised> {
     let name = HEARTBEAT_INGEST.name;
     let in_use = facts.nodes.iter().filter(|n| n.status().is_some()).count();
-    let heard = facts.control.ingest().since_at();
+    let heard = facts.control.ingest().since_at;
     let said = heard.map_or("no heartbeat was ever accepted".to_owned(), |at| {
         format!("last noted heartbeats {}", when(at, facts.now))
     });

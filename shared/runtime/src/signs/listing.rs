@@ -57,7 +57,7 @@ fn unclaimed(seen: &Observation, before: &ListReport, terminated: u64, now: Time
     let strangers = seen.instances.iter().filter(is_stranger).take(NAMED).map(|i| i.instance_id.clone()).collect();
     // A release frees what was held, so what is held and what is terminated may be the same orphans.
     let brake = seen.control.brake(BrakeKind::Orphans);
-    let held = if brake.holds_back(now) { brake.holding().unwrap_or(0) } else { 0 };
+    let held = if brake.holds_back(now) { brake.count.unwrap_or(0) } else { 0 };
     let orphans = held.max(terminated);
     let any = orphans > 0;
     ListReport {

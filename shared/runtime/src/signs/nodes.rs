@@ -114,17 +114,17 @@ pub(super) fn silent(facts: &Facts<'_>) -> Vec<Raised> {
 
 pub(super) fn starts(facts: &Facts<'_>) -> Vec<Raised> {
     let (starts, now) = (facts.control.failed_starts(), facts.now);
-    let recent = starts.since_at().is_some_and(|at| now.since(at) < STARTS_COUNT);
-    let count = if recent || starts.applies(now) { starts.count() } else { 0 };
+    let recent = starts.since_at.is_some_and(|at| now.since(at) < STARTS_COUNT);
+    let count = if recent || starts.applies(now) { starts.count.unwrap_or(0) } else { 0 };
     let level = match count {
         0 => return Vec::new(),
         1 => SignLevel::Caution,
         _ => SignLevel::Wrong,
     };
-    let last = starts.since_at().map(|at| format!(", the last {}", when(at, now))).unwrap_or_default();
-    let pause = starts.until_at().filter(|_| starts.applies(now));
+    let last = starts.since_at.map(|at| format!(", the last {}", when(at, now))).unwrap_or_default();
+    let pause = starts.until_at.filter(|_| starts.applies(now));
     let pause = pause.map(|until| format!("; next try in {}", rough(until.since(now)))).unwrap_or_default();
-    let message = starts.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let message = starts.message.as_ref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
     let says = format!("{} failed in a row{last}{pause}{message}", several(count, "start"));
     let to_do = "see their console output in `nodekeeper history cluster`, and correct image, user data or network";
     vec![Raised::new("boot_failures", level, says, to_do)]

@@ -26,10 +26,10 @@ fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
     let waiting = facts.next.explained().map(|explained| limit.waiting_words(explained));
     let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
     let level = if limit.needs_a_person() && !is_idle { SignLevel::Wrong } else { SignLevel::Caution };
-    let since = limit.since_at().map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
-    let left = limit.until_at().map(|until| format!("; next try in {}", rough(until.since(facts.now))));
+    let since = limit.row().since_at.map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
+    let left = limit.row().until_at.map(|until| format!("; next try in {}", rough(until.since(facts.now))));
     let waiting = waiting.filter(|words| !words.is_empty()).map(|words| format!("; {words}")).unwrap_or_default();
-    let message = limit.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let message = limit.row().message.as_ref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
     let says = format!("{limit}{since}{}{waiting}{message}", left.unwrap_or_default());
     Raised::new(&limit.key().to_string(), level, says, limit.to_do())
 }
@@ -59,12 +59,12 @@ pub(super) fn brakes(facts: &Facts<'_>) -> Vec<Raised> {
 fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
     let (brake, release) = (facts.control.brake(kind), facts.control.release(kind));
     if brake.holds_back(facts.now) {
-        let message = brake.message().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+        let message = brake.message.as_ref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
         let to_do = format!("`nodekeeper release {kind} --show` lists it; wait, or `nodekeeper release {kind}`");
         let key = ControlKey::Brake(kind).to_string();
         return Some(Raised::new(&key, SignLevel::Wrong, format!("held back{message}"), to_do));
     }
-    let left = rough(release.until_at().filter(|_| release.applies(facts.now))?.since(facts.now));
+    let left = rough(release.until_at.filter(|_| release.applies(facts.now))?.since(facts.now));
     let says = format!("an operator released what was held; if no run uses the release, it ends in {left}");
     Some(Raised::new(&ControlKey::Release(kind).to_string(), SignLevel::Caution, says, ""))
 }

@@ -47,7 +47,7 @@ mod tests {
             (0..n).map(|k| format!("step {k}: loss 0.{}, é\n", k.wrapping_mul(7919) % 10_007)).collect::<String>()
         };
         for (text, is_text) in [(lines(3), true), (lines(300), false)] {
-            alloc.log_tail = Some(text.clone());
+            alloc.run.log_tail = Some(text.clone());
             let item = row(&alloc);
             assert_eq!(item["log_tail"].is_s(), is_text);
             if let AttributeValue::B(bytes) = &item["log_tail"] {

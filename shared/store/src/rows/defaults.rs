@@ -5,7 +5,7 @@ use crate::rows::{self, Readable, from_item, row};
 use crate::tables::Table;
 use crate::write::Item;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::control::{DemandNeed, EntryRow, RunRow};
+use model::control::{DemandNeed, DemandSet, RunRow};
 use model::fixtures::{self, at};
 use model::{Alloc, AllocSummary, Capacity, Handle, HandleKind, HandleState, Job, JobSummary, NodeRecord};
 use serde::Serialize;
@@ -111,7 +111,7 @@ fn so_do_those_of_the_control_table() {
     check::<RunRow>(Table::Control, "### control", &row(&run), &of_need.into_iter().collect::<Vec<_>>());
     let entry = |need: &str| {
         let row = format!("{{\"key\": \"demand#a\", \"need\": {need}}}");
-        serde_json::from_str::<EntryRow>(&row).unwrap().need.unwrap()
+        serde_json::from_str::<DemandSet>(&row).unwrap().entry.need.unwrap()
     };
     let least = DemandNeed { capacity: Capacity { vcpus: 1, ..Capacity::default() }, ..DemandNeed::default() };
     assert_eq!(entry("{}"), least);

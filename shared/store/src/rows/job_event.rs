@@ -51,7 +51,7 @@ mod tests {
     use crate::write::Effect;
     use model::fixtures::{self, at};
     use model::time::Span;
-    use model::{Ending, JobSet};
+    use model::{Ending, JobSet, RunReport};
     use std::collections::BTreeMap;
 
     const KEEP: Span = Span::from_s(60);
@@ -70,7 +70,10 @@ mod tests {
         let placed = job.with_placed(&[fixtures::alloc_id(1)]).unwrap();
         let alloc = model::Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap().summary;
         let failed = |cause, set| {
-            let ending = Ending { log_tail: Some("a\u{1b}\"b\\".into()), ..Ending::new(cause) };
+            let ending = Ending {
+                run: RunReport { log_tail: Some("a\u{1b}\"b\\".into()), ..RunReport::default() },
+                ..Ending::new(cause)
+            };
             placed.after_end(&alloc, &ending, &[], set, KEEP.into(), at(5))
         };
         let failed_early = failed(EndCause::Signalled { signal: 9 }, JobSet::Stays);

@@ -1,6 +1,7 @@
 //! Attributes and JSON. What serializes to JSON can be an attribute, and each attribute has a form in JSON.
 //!
-//! Guarantees: an object is a map, a list is a list, a word is a text; a set becomes a list; a compressed text is text.
+//! Guarantees: an object is a map, without its fields that are null; a list is a list, a word is a text; a set becomes a list; a
+//! compressed text is text.
 //! Does not: know tables or records, which attributes are sets, or which are left out.
 
 use super::compressed;
@@ -18,7 +19,8 @@ pub(crate) fn attribute(value: Value) -> AttributeValue {
         Value::String(text) => AttributeValue::S(text),
         Value::Array(list) => AttributeValue::L(list.into_iter().map(attribute).collect()),
         Value::Object(map) => {
-            AttributeValue::M(map.into_iter().map(|(name, value)| (name, attribute(value))).collect())
+            let fields = map.into_iter().filter(|(_, value)| !value.is_null());
+            AttributeValue::M(fields.map(|(name, value)| (name, attribute(value))).collect())
         }
     }
 }

@@ -21,14 +21,13 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
 use json::{attribute, plain, to_json};
 use model::announced::AnnouncedRow;
-use model::control::{CatalogueRow, ControlKey, EntryRow, PolicyRow, RunRow};
-use model::events::{Event, Once};
+use model::control::{CatalogueRow, ControlKey, Entry, EntryRow, PolicyRow, RunRow};
+use model::events::Once;
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::time::Time;
-use model::{Alloc, AllocSummary, FailurePolicy, Handle, Job, JobState, JobSummary, Needs, NodeRecord, Version, Work};
+use model::{Alloc, FailurePolicy, Handle, Job, JobState, Needs, NodeRecord, Version, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -96,7 +95,6 @@ fn leave_out_defaults(item: &mut Item) {
 
 fn is_nothing(value: &AttributeValue) -> bool {
     match value {
-        AttributeValue::Null(_) => true,
         AttributeValue::S(text) => text.is_empty(),
         AttributeValue::L(list) => list.is_empty(),
         AttributeValue::M(map) => map.is_empty(),
@@ -107,12 +105,7 @@ fn is_nothing(value: &AttributeValue) -> bool {
 
 /// A type that a row can be read as.
 pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
-
-macro_rules! readable {
-    ($($t:ty),*) => { $(impl Readable for $t {})* };
-}
-readable!(Value, NodeRecord, Job, JobSummary, Alloc, AllocSummary, Handle, Event);
-readable!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
+impl<R: DeserializeOwned + Clone + Send + Sync + 'static> Readable for R {}
 
 pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
     // If its text cannot be read, the row may be wrong: `from_item` then says why.
@@ -250,8 +243,8 @@ impl Record for Alloc {
 }
 
 macro_rules! control_record {
-    ($($t:ty),*) => {$(
-        impl Record for $t {
+    ($($t:ty $(where $e:ident)?),*) => {$(
+        impl$(<$e: Entry>)? Record for $t {
             const TABLE: Table = Table::Control;
             fn key(&self) -> Key {
                 Key::hash(Table::Control, s(&self.key))
@@ -260,7 +253,7 @@ macro_rules! control_record {
         }
     )*};
 }
-control_record!(EntryRow, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
+control_record!(EntryRow<E> where E, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
 pub fn control_key(key: &ControlKey) -> Key {
     Key::hash(Table::Control, s(key))

@@ -308,7 +308,7 @@ mod tests {
         job.summary.done = [0, 7, 100].into();
         let mut alloc = Alloc::place(id, &job, &fixtures::ready(1), at(1)).unwrap();
         let with_alloc = row(&alloc);
-        alloc.log_tail = Some("a line \u{1} \"with\" é\n".to_owned());
+        alloc.run.log_tail = Some("a line \u{1} \"with\" é\n".to_owned());
         let mut rejected = fixtures::job(2).reject("too large", model::time::Span::from_s(1), at(7)).unwrap();
         rejected.summary.name = Some("a \"name\"\\".to_owned());
         let handle =

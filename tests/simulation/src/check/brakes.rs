@@ -5,7 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use crate::ec2::Real;
-use model::control::{ControlKey, EntryRow};
+use model::control::{BrakeEntry, ControlKey};
 use model::policy::Policy;
 use model::time::{Span, Time};
 use store::{Item, Row, Table, control_key, to_json};
@@ -33,8 +33,8 @@ struct Blackout {
     waited: bool,
 }
 
-/// A row of the control table as the functions read it.
-fn entry(row: &Row) -> Option<EntryRow> {
+/// The row of a brake as the functions read it. That of a release has the same fields.
+fn entry(row: &Row) -> Option<BrakeEntry> {
     serde_json::from_value(to_json(row)).ok()
 }
 
@@ -203,7 +203,7 @@ impl Check {
 
     /// The possible rows of a brake's entry or release: the present row, and earlier rows if somebody else has changed
     /// it since the caller began, or shortly before. The caller may have read any of them.
-    fn rows(&self, caller: &Caller, model: &Model, key: &ControlKey) -> Vec<EntryRow> {
+    fn rows(&self, caller: &Caller, model: &Model, key: &ControlKey) -> Vec<BrakeEntry> {
         let seen = lock(&self.seen);
         let earlier = seen.brakes.get(&key.to_string()).into_iter().flatten();
         let earlier = earlier.filter(|(by, at, _)| *by != caller.number && *at + SLACK >= caller.began());
@@ -224,7 +224,7 @@ impl Check {
         let Ok(kind) = name.parse() else { return false };
         let now = self.core.now();
         let rows = self.rows(caller, model, &ControlKey::Release(kind));
-        let holds = |row: &&EntryRow| row.until_at.is_some_and(|until| now < until + RUN);
+        let holds = |row: &&BrakeEntry| row.until_at.is_some_and(|until| now < until + RUN);
         let mut parts = rows.iter().filter(holds).filter_map(|row| row.parts.get(source));
         parts.any(|part| part.ids.iter().any(|released| released == id))
     }

@@ -122,12 +122,7 @@ impl Machine {
                     alloc_id: other,
                     client: model::ClientStatus::Complete,
                     cause: Some(model::EndCause::Exited { code: 0 }),
-                    log_tail: None,
-                    tail_switches: Default::default(),
-                    usage: None,
-                    kept: Vec::new(),
-                    elements: Default::default(),
-                    image_digest: None,
+                    run: Default::default(),
                 };
                 report.allocs.push(lie);
             }

@@ -42,20 +42,20 @@ impl Process {
     /// How the process of this order ends.
     pub(super) fn end(self, order: &AllocOrder) -> Ending {
         let mut ended = ended(self.cause.clone());
-        ended.elements = self.told(order.alloc_id, self.ends_at);
+        ended.run.elements = self.told(order.alloc_id, self.ends_at);
         if let Some(pack) = &order.work.pack {
-            let runs = |(_, element): &&(Time, u32)| !ended.elements.results.ended().contains(*element);
+            let runs = |(_, element): &&(Time, u32)| !ended.run.elements.results.ended().contains(*element);
             let running = self.elements.iter().find(runs).map(|(_, element)| *element);
             if let (Some(outcome), Some(element)) = (Outcome::of_end(&self.cause), running) {
-                ended.elements.results.add(outcome, &Ranges::of(element, element));
+                ended.run.elements.results.add(outcome, &Ranges::of(element, element));
             }
             if self.cause == (EndCause::Exited { code: 0 }) {
                 let lost = EndCause::Lost { why: "what ran its elements ended before them".into() };
-                ended.cause = ended.elements.results.cause(&pack.elements).unwrap_or(lost);
+                ended.cause = ended.run.elements.results.cause(&pack.elements).unwrap_or(lost);
             }
         }
         if ended.cause.client() == ClientStatus::Complete {
-            ended.kept = kept(order);
+            ended.run.kept = kept(order);
         }
         ended
     }

@@ -274,7 +274,7 @@ impl Machine {
             self.core.tell(|| self.name(), || format!("{id} ends: {}", process.cause));
             let Some((order, _)) = self.disk.started.get(id) else { continue };
             let ended = process.end(order);
-            self.check.elements_ran(*id, &ended.elements);
+            self.check.elements_ran(*id, &ended.run.elements);
             self.end(*id, ended);
         }
         let late: Vec<String> = self.appears.iter().filter(|(_, (at, _))| *at <= now).map(|(h, _)| h.clone()).collect();

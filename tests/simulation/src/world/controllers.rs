@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::Fault;
 use model::Capacity;
-use model::control::{ControlKey, DemandNeed, DemandSet};
+use model::control::{ControlKey, DemandNeed, DemandTerms};
 use model::time::Span;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl World {
     async fn want(&self, name: &str, need: DemandNeed, count: u32, lasts_s: i64) {
         let key = ControlKey::Demand(name.to_owned());
         let now = self.core.now();
-        let Ok(before) = self.store.entry::<DemandSet>(&key).await else { return };
+        let Ok(before) = self.store.entry::<DemandTerms>(&key).await else { return };
         let after = before.wanted(need, count, now + Span::from_s(lasts_s), now);
         // If the race or the answer is lost, the next call repeats it.
         let _ = self.store.write_entry(&before, &after).await;

@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{BrakeEntry, ControlKey, PolicyRow, Release};
+use model::control::{BrakeState, ControlKey, PolicyRow, ReleaseState};
 use model::ids::{JobId, NodeId};
 use model::policy::Policy;
 use model::time::Span;
@@ -225,8 +225,8 @@ impl World {
     async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {
-            let Ok(before) = self.store.entry::<Release>(&ControlKey::Release(*kind)).await else { continue };
-            let Ok(held) = self.store.entry::<BrakeEntry>(&ControlKey::Brake(*kind)).await else { continue };
+            let Ok(before) = self.store.entry::<ReleaseState>(&ControlKey::Release(*kind)).await else { continue };
+            let Ok(held) = self.store.entry::<BrakeState>(&ControlKey::Brake(*kind)).await else { continue };
             if !held.holds_back(now) {
                 continue;
             }

@@ -17,7 +17,7 @@ use base64::Engine;
 use cloud::Ec2;
 use ec2_stand_in::MachineStart;
 use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
-use model::control::{BrakeEntry, ControlKey, Entry, EntryRow};
+use model::control::{BrakeEntry, ControlKey};
 use model::fixtures;
 use model::functions::POLL_AND_SCALE;
 use model::ids::{ClusterName, JobId};
@@ -130,9 +130,8 @@ impl Fleet {
     pub async fn hold_back(&self) {
         let store = self.store(&Account::owner());
         let before: BrakeEntry = store.entry(&ControlKey::Brake(BrakeKind::Missing)).await.unwrap();
-        let row = fixtures::holding(BrakeKind::Missing, POLL_AND_SCALE.name, vec!["0-x".into()], self.now);
-        let row = EntryRow { version: before.row().version, ..row };
-        store.write_entry(&before, &BrakeEntry::from_row(row)).await.unwrap();
+        let row = fixtures::brake(BrakeKind::Missing, POLL_AND_SCALE.name, vec!["0-x".into()], self.now);
+        store.write_entry(&before, &before.with(row.entry)).await.unwrap();
     }
 
     /// Boots nodes on the instances that run now.

@@ -210,26 +210,26 @@ pub const STATES: &[State] = &[
     State {
         name: "the place in the jobs table is behind its end",
         fate: Right(8),
-        edits: &|_| entry(&[("key", s("jobs_place")), ("version", n(1)), ("message", s("ZZZZ"))]),
+        edits: &|_| entry(&[("key", s("jobs_place")), ("version", n(1)), ("last", s("ZZZZ"))]),
     },
     State {
         name: "the place in the queue is behind its end",
         fate: Right(2),
-        edits: &|_| entry(&[("key", s("queue_place")), ("version", n(1)), ("message", s("9999#Z")), ("count", n(4))]),
+        edits: &|_| entry(&[("key", s("queue_place")), ("version", n(1)), ("last", s("9999#Z")), ("passed", n(4))]),
     },
     State {
         name: "the place in the list of jobs that follow others is behind its end",
         fate: Right(2),
         edits: &|_| {
             let rank = "9999#7ZZZZZZZZZZZZZZZZZZZZZZZZZ";
-            entry(&[("key", s("after_place")), ("version", n(1)), ("message", s(rank))])
+            entry(&[("key", s("after_place")), ("version", n(1)), ("last", s(rank))])
         },
     },
     State {
         name: "the places are no places",
         fate: Right(8),
         edits: &|_| {
-            let place = |key| item(&[("key", s(key)), ("version", n(1)), ("message", s("")), ("count", n(4))]);
+            let place = |key| item(&[("key", s(key)), ("version", n(1)), ("last", s("")), ("passed", n(4))]);
             ["jobs_place", "queue_place", "after_place"].map(|key| Put("control", place(key))).into()
         },
     },

@@ -17,7 +17,7 @@ use model::policy::Policy;
 use model::rng::Rng;
 use model::time::{Span, Time};
 use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
-use model::{Ending, HandleKind, Job, JobSpec};
+use model::{Ending, HandleKind, Job, JobSpec, RunReport};
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
@@ -247,7 +247,7 @@ impl Fleet {
                 self.with(id, async |f, id, node| {
                     let log_tail = Some(printed());
                     let cause = model::EndCause::Exited { code: 0 };
-                    let ended = Ending { log_tail, ..Ending::new(cause) };
+                    let ended = Ending { run: RunReport { log_tail, ..RunReport::default() }, ..Ending::new(cause) };
                     node.protocol.observe(alloc, Observed::Ended(Box::new(ended)));
                     f.report(id, node).await;
                 })

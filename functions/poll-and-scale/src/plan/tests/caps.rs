@@ -1,7 +1,7 @@
 //! Tests of the plan: jobs and a minimum that wait because of a cap, and which idle nodes make room for them.
 
 use super::*;
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, EntryRow, LaunchWait};
 use model::enums::Reach;
 use model::refusal::Scope;
 use model::{Class, Offering};
@@ -88,7 +88,8 @@ fn a_later_job_does_not_take_what_the_price_cap_keeps_from_the_first_job() {
 fn without_large(mut given: Given) -> Given {
     let large = Offering { size: "large".into(), ..fixtures::offering() };
     let key = ControlKey::Limit(Class::Wrong, Scope::of(Reach::Request, &large));
-    given.seen.control.put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&key) });
+    let wait = LaunchWait { until_at: Some(at(9000)), ..LaunchWait::default() };
+    given.seen.control.put(EntryRow::<LaunchWait>::new(&key).with(wait));
     given
 }
 
@@ -265,10 +266,8 @@ fn a_later_job_does_not_take_the_places_of_a_size_that_the_first_job_needs() {
 fn a_large_job_also_gets_its_node_while_launches_pause() {
     let mut given = given(json!({"nodes": {"max": 8}})).working(0);
     given.seen.allocs[0].needs.vcpus = 1;
-    given
-        .seen
-        .control
-        .put(EntryRow { until_at: Some(at(9000)), ..EntryRow::new(&ControlKey::Limit(Class::Quota, Scope::ACCOUNT)) });
+    let wait = LaunchWait { until_at: Some(at(9000)), ..LaunchWait::default() };
+    given.seen.control.put(EntryRow::<LaunchWait>::new(&ControlKey::Limit(Class::Quota, Scope::ACCOUNT)).with(wait));
     let whole = given.seen.nodes[0].life().unwrap().offering.capacity.vcpus;
     let given = given.job(5, |s| (s.needs.vcpus, s.priority) = (whole, 900)).job(6, |s| s.needs.vcpus = 1);
     assert_eq!(given.count(at(70), "place"), 0, "{:?}", given.actions(at(70)));
@@ -339,7 +338,7 @@ fn idle_nodes_are_kept_while_jobs_are_placed_and_others_were_not_read() {
     let mut given = given(json!({})).node(fixtures::ready(0)).node(fixtures::ready(1)).job(5, |_| {});
     let surplus = |given: &Given| plan(&given.seen, at(100)).surplus.len();
     assert_eq!(surplus(&given), 1);
-    let place = given.seen.control.queue_place();
+    let place = given.seen.control.place(&ControlKey::QueuePlace);
     let part = runtime::observation::QueuePart { jobs: [].into(), stays: place.clone(), moves: place };
     given.seen.queue.part = Some(part);
     assert_eq!(surplus(&given), 0);

@@ -1,7 +1,7 @@
 //! Tests of the plan: why a job waits, why an idle node stays, and which limit applies.
 
 use super::*;
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, EntryRow, LaunchWait};
 use model::enums::Reach;
 use model::node::Idleness;
 use model::refusal::Scope;
@@ -10,7 +10,8 @@ use model::{Class, Offering};
 impl Given {
     /// With an entry of the control table that applies until second `until`.
     fn entry(mut self, key: ControlKey, until: i64) -> Self {
-        self.seen.control.put(EntryRow { until_at: Some(at(until)), ..EntryRow::new(&key) });
+        let wait = LaunchWait { until_at: Some(at(until)), ..LaunchWait::default() };
+        self.seen.control.put(EntryRow::<LaunchWait>::new(&key).with(wait));
         self
     }
 
@@ -63,8 +64,8 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
     let offering = || Offering { market: model::Market::OnDemand, ..fixtures::offering() };
     let refused = |mut given: Given| {
         let key = ControlKey::Limit(Class::Wrong, Scope::of(Reach::Request, &offering()));
-        let row = EntryRow { policy_version: Some(1), until_at: Some(at(3700)), ..EntryRow::new(&key) };
-        given.seen.control.put(row);
+        let wait = LaunchWait { policy_version: Some(1), until_at: Some(at(3700)), ..LaunchWait::default() };
+        given.seen.control.put(EntryRow::<LaunchWait>::new(&key).with(wait));
         given
     };
     let mut paused = busy(json!({"size": small.clone()}));
@@ -119,8 +120,8 @@ fn after_a_second_launch_without_an_answer_the_job_goes_another_way() {
     let key = ControlKey::Limit(Class::Unanswered, Scope::of(Reach::Offering, &fixtures::offering()));
     let limited = |wait_s| {
         let mut given = launching.clone().entry(key.clone(), 260);
-        let row = EntryRow { until_at: Some(at(260)), wait_s: Some(wait_s), ..EntryRow::new(&key) };
-        given.seen.control.put(row);
+        let wait = LaunchWait { until_at: Some(at(260)), wait_s: Some(wait_s), ..LaunchWait::default() };
+        given.seen.control.put(EntryRow::<LaunchWait>::new(&key).with(wait));
         given
     };
     assert_eq!(limited(60).count(at(200), "launch"), 0, "its own launch is repeated after the wait");
@@ -218,7 +219,8 @@ fn room_below_a_cap_is_kept_for_the_first_job_that_waits() {
 fn after_a_shortage_the_plan_itself_makes_as_few_launches_as_the_run_does() {
     let mut given = given(json!({"size": only_small(json!({}))})).job(5, whole).job(6, whole).job(7, whole);
     let key = ControlKey::shortage_of(&Offering { market: model::Market::OnDemand, ..fixtures::offering() });
-    let entry = |count| EntryRow { until_at: Some(at(90)), wait_s: Some(180), count, ..EntryRow::new(&key) };
+    let wait = |count| LaunchWait { until_at: Some(at(90)), wait_s: Some(180), count, ..LaunchWait::default() };
+    let entry = |count| EntryRow::<LaunchWait>::new(&key).with(wait(count));
     given.seen.control.put(entry(None));
     assert_eq!(given.count(at(100), "launch"), 1);
     let spent = "EC2 was short of on_demand m7a.large: attempts in this run are limited to 1, and each success doubles the limit";

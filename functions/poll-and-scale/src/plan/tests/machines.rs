@@ -1,7 +1,7 @@
 //! Tests of the plan: GPUs, which are packed as vCPUs are, and which machine work may use.
 
 use super::*;
-use model::control::{ControlKey, DemandNeed, DemandSet, Entry, EntryRow};
+use model::control::{ControlKey, DemandNeed, DemandSet};
 use model::{Arch, MachineKind, MachineNeed};
 
 fn sizes() -> Value {
@@ -167,8 +167,8 @@ fn a_demand_set_counts_gpus_as_the_queue_does() {
         let capacity = Capacity { vcpus: 1, gpus, ..Capacity::default() };
         let need = DemandNeed { capacity, ..DemandNeed::default() };
         let mut given = given(json!({"size": sizes()})).node(four(0, 3));
-        let empty = DemandSet::from_row(EntryRow::new(&ControlKey::Demand("a".into())));
-        given.seen.control.put(empty.wanted(need, count, at(1000), at(0)).row().clone());
+        let empty = DemandSet::new(&ControlKey::Demand("a".into()));
+        given.seen.control.put(empty.wanted(need, count, at(1000), at(0)));
         let sets = plan(&given.seen, at(100)).explained.sets;
         (sets[0].ready, sets[0].coming, launches(&given).len())
     };

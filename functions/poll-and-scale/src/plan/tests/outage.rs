@@ -5,7 +5,7 @@
 //! heartbeats and the runs before it have written.
 
 use super::*;
-use model::control::{ControlKey, Entry, EntryRow, IngestSummary};
+use model::control::{ControlKey, IngestNote, IngestSummary};
 use model::policy::LONGEST_JITTER;
 use model::rng::Rng;
 use model::wire::heartbeat_timeout_s;
@@ -148,7 +148,7 @@ impl Lab {
         let noted: IngestSummary = self.given.seen.control.ingest();
         let gap = self.given.seen.policy.heartbeat.calls_again_within(self.calls.len() as u64);
         if let Some(after) = noted.noted(1, gap, time(s)) {
-            self.given.seen.control.put(after.row().clone());
+            self.given.seen.control.put(after);
         }
     }
 
@@ -165,7 +165,7 @@ impl Lab {
             let row = planned.row();
             match &planned.action {
                 Action::HoldBack { note: crate::plan::Note::Brake(change), .. } => {
-                    change.entry.iter().for_each(|(_, after)| self.given.seen.control.put(after.row().clone()));
+                    change.entry.iter().for_each(|(_, after)| self.given.seen.control.put(after));
                 }
                 Action::HoldBack { note: crate::plan::Note::Unlisted(node_id, since), .. } => {
                     self.change(*node_id, |record| record.note_unlisted(*since, now).unwrap());
@@ -293,7 +293,7 @@ fn a_brake_on_absence_is_not_released_by_launches_in_place_of_what_it_holds() {
     };
     let (_, entry) = change.entry.unwrap();
     assert_eq!(entry.ids().count(), 8);
-    given.seen.control.put(entry.row().clone());
+    given.seen.control.put(entry);
     for n in 8..24 {
         let mut record = fixtures::bound(n);
         if let NodeState::Assigned(life) = &mut record.state {
@@ -323,9 +323,8 @@ fn what_a_brake_on_absence_holds_is_not_replaced_also_if_it_is_down() {
 #[test]
 fn a_silent_node_is_suspected_until_heartbeat_ingest_has_proven_itself_twice() {
     let noted = |since: i64, before: i64| {
-        let mut row = EntryRow::new(&ControlKey::Ingest);
-        (row.since_at, row.before_at) = (Some(at(since)), Some(at(before)));
-        row
+        let note = IngestNote { since_at: Some(at(since)), before_at: Some(at(before)), ..IngestNote::default() };
+        IngestSummary::new(&ControlKey::Ingest).with(note)
     };
     let mut given = given(json!({})).working(0);
     for n in 1..4 {
@@ -343,7 +342,7 @@ fn a_silent_node_is_suspected_until_heartbeat_ingest_has_proven_itself_twice() {
     assert_eq!(given.actions(at(240)), ["disconnect slot#0"]);
     // The first note of a cluster is one note.
     let mut only = noted(230, 0);
-    only.before_at = None;
+    only.entry.before_at = None;
     given.seen.control.put(only);
     assert_eq!(given.actions(at(240)), ["hold_back cluster"], "no note before");
     // An old note proves nothing, because heartbeat-ingest no longer writes notes. The records prove that it works.

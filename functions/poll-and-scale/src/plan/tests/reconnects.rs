@@ -1,7 +1,7 @@
 //! Tests of the plan: which copy stays after a reconnect, and when that is not decided yet.
 
 use super::*;
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, IngestSummary};
 use model::enums::ReservationKind;
 use model::ids::{AllocId, NodeId};
 use model::reservation::{CapacityReservation, Reserved};
@@ -75,8 +75,8 @@ fn while_a_copy_may_be_lost_with_its_node_no_other_copy_is_stopped() {
         ("silent", silent),
         ("suspected", |given, n| {
             contact(given.record(n), |c| (c.last_ping_at, c.lease_expires_at) = (at(NOW_S - 100), at(NOW_S - 1)));
-            let mut noted = EntryRow::new(&ControlKey::Ingest);
-            (noted.since_at, noted.before_at) = (Some(at(NOW_S - 5)), Some(at(NOW_S - 100)));
+            let mut noted = IngestSummary::new(&ControlKey::Ingest);
+            (noted.entry.since_at, noted.entry.before_at) = (Some(at(NOW_S - 5)), Some(at(NOW_S - 100)));
             given.seen.control.put(noted);
         }),
         ("noted as silent", |given, n| {
@@ -228,9 +228,9 @@ impl Draw {
             }
         }
         if self.is(0.3) {
-            let mut noted = EntryRow::new(&ControlKey::Ingest);
+            let mut noted = IngestSummary::new(&ControlKey::Ingest);
             let before = at(NOW_S - i64::from(self.below(400)));
-            (noted.since_at, noted.before_at) = (Some(at(NOW_S - 5)), Some(before));
+            (noted.entry.since_at, noted.entry.before_at) = (Some(at(NOW_S - 5)), Some(before));
             given.seen.control.put(noted);
         }
         for job in 0..1 + self.below(3) {

@@ -1,7 +1,7 @@
 //! Tests of the plan: demand sets, by which a controller wants a number of nodes.
 
 use super::*;
-use model::control::{ControlKey, DemandNeed, DemandSet, Entry, EntryRow};
+use model::control::{ControlKey, DemandNeed, DemandSet};
 
 /// A whole node of the smallest size.
 fn small() -> DemandNeed {
@@ -15,8 +15,8 @@ fn share(vcpus: u32) -> DemandNeed {
 impl Given {
     /// A demand set that lasts until second 1000.
     pub(super) fn set(mut self, name: &str, count: u32, need: DemandNeed) -> Self {
-        let set = DemandSet::from_row(EntryRow::new(&ControlKey::Demand(name.into())));
-        self.seen.control.put(set.wanted(need, count, at(1000), at(0)).row().clone());
+        let set = DemandSet::new(&ControlKey::Demand(name.into()));
+        self.seen.control.put(set.wanted(need, count, at(1000), at(0)));
         self
     }
 

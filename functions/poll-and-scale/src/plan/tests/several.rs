@@ -2,7 +2,7 @@
 
 use super::*;
 use model::catalogue::{Catalogue, CataloguePart, Offered, PartState, Subnet, TypeFacts};
-use model::control::{ControlKey, DemandNeed, EntryRow};
+use model::control::{ControlKey, DemandNeed, EntryRow, LaunchWait};
 use model::{Arch, Market, MarketNeed, Offering};
 
 /// A type: its name, vCPUs and GiB, zones, price on demand, and spot prices by zone, in micro-dollars.
@@ -263,8 +263,8 @@ fn a_pool_that_ec2_empties_is_left_alone_for_a_while() {
     // It is noted once also if the limit is over before the instances are gone.
     let mut brief = two.clone();
     brief.seen.policy.shortage.ttl_s = 30;
-    let limit = change.after.clone();
-    brief.seen.control.put(EntryRow { wait_s: Some(30), until_at: Some(at(130)), ..limit });
+    let wait = LaunchWait { wait_s: Some(30), until_at: Some(at(130)), ..change.after.entry.clone() };
+    brief.seen.control.put(change.after.with(wait));
     assert_eq!([120, 140, 205].map(|s| notes(&brief, s)), [0, 0, 0]);
     let again = with(vec![taken(1, 900), taken(2, 910)]);
     let mut again_later = again.clone();
@@ -344,7 +344,8 @@ fn the_nodes_after_a_job_without_room_are_attempts_of_their_own() {
     });
     let key = ControlKey::shortage_of(&offering.unwrap());
     let launches = |mut given: Given| {
-        given.seen.control.put(EntryRow { until_at: Some(at(90)), wait_s: Some(180), ..EntryRow::new(&key) });
+        let wait = LaunchWait { until_at: Some(at(90)), wait_s: Some(180), ..LaunchWait::default() };
+        given.seen.control.put(EntryRow::<LaunchWait>::new(&key).with(wait));
         ways(&given).len()
     };
     assert_eq!(launches(gang(6)), 6, "all of them have room in the zone");

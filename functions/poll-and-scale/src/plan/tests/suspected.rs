@@ -4,7 +4,7 @@ use super::*;
 use model::NewLife;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Instance, NODE_TAG, Refusal};
-use model::control::{ControlKey, EntryRow, UnreadableEntry};
+use model::control::{BrakeEntry, ControlKey, FailedStarts, IngestSummary, UnreadableEntry};
 use model::enums::Reach;
 use model::ids::NodeId;
 use model::refusal::Scope;
@@ -21,12 +21,12 @@ fn fleet(n: u32) -> Given {
 }
 
 /// The brake of leases holds since one time, and a run has looked at it at another one.
-fn held(since_s: i64, looked_s: i64) -> EntryRow {
+fn held(since_s: i64, looked_s: i64) -> BrakeEntry {
     let ids = (0..5).map(|n| fixtures::node_id(n).to_string()).collect();
-    let mut row = fixtures::holding(BrakeKind::Leases, "poll-and-scale", ids, at(since_s));
+    let mut row = fixtures::brake(BrakeKind::Leases, "poll-and-scale", ids, at(since_s));
     let until_at = at(looked_s + 600);
-    row.until_at = Some(until_at);
-    row.parts.values_mut().for_each(|part| part.until_at = until_at);
+    row.entry.until_at = Some(until_at);
+    row.entry.parts.values_mut().for_each(|part| part.until_at = until_at);
     row
 }
 
@@ -88,8 +88,8 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
         }
         given.seen.allocs.iter_mut().for_each(|a| a.failure_policy.replace = true);
         let note = |since: i64, before: i64| {
-            let mut noted = EntryRow::new(&ControlKey::Ingest);
-            (noted.since_at, noted.before_at) = (Some(at(since)), Some(at(before)));
+            let mut noted = IngestSummary::new(&ControlKey::Ingest);
+            (noted.entry.since_at, noted.entry.before_at) = (Some(at(since)), Some(at(before)));
             noted
         };
         // heartbeat-ingest accepted the last heartbeats at 60 s, and none since then.
@@ -106,7 +106,7 @@ fn a_fleet_of_one_or_two_doubts_our_own_outage_and_believes_a_death_in_the_end()
         given.seen.control.put(note(230, 170));
         assert_eq!(gone(&given, 240), nodes as usize, "{nodes} nodes, busy: {busy}");
         // Without a note, leases show it. If the note cannot be read, only heartbeats do.
-        given.seen.control.remove(&ControlKey::Ingest);
+        given.seen.control.put(IngestSummary::new(&ControlKey::Ingest));
         assert_eq!(gone(&given, 240), nodes as usize, "{nodes} nodes, busy: {busy}: no note");
         let (key, detail) = (ControlKey::Ingest.to_string(), "invalid type".to_owned());
         given.seen.control.unreadable.push(UnreadableEntry { key, detail, is_of_this_version: true });
@@ -298,8 +298,8 @@ fn no_copy_for_a_node_that_is_back() {
 fn no_launch_is_repeated_while_failed_starts_pause_launching() {
     let mut given = given(json!({})).unlisted(fixtures::assigned(0)).job(5, whole);
     assert_eq!(given.actions(at(400)), ["relaunch slot#0"]);
-    let mut failed = EntryRow::new(&ControlKey::FailedStarts);
-    (failed.since_at, failed.until_at, failed.count) = (Some(at(0)), Some(at(1000)), Some(5));
+    let mut failed = FailedStarts::new(&ControlKey::FailedStarts);
+    (failed.entry.since_at, failed.entry.until_at, failed.entry.count) = (Some(at(0)), Some(at(1000)), Some(5));
     given.seen.control.put(failed);
     assert_eq!(given.actions(at(400)), ["hold_back slot#0"]);
     assert_eq!(given.actions(at(1000)), ["relaunch slot#0"]);

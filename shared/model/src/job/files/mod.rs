@@ -42,8 +42,7 @@ pub const WORK_DIRECTORY: &str = ".";
 pub type Inputs = BTreeMap<String, Source>;
 
 /// A content that is stored by its digest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content {
     pub form: Form,
     /// 64 hexadecimal digits in lower case.
@@ -52,8 +51,7 @@ pub struct Content {
 }
 
 /// Where an input comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     Content(Content),
     Object(S3Place),
@@ -66,8 +64,7 @@ pub enum Source {
 }
 
 /// An output that a job wants kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// A file or a folder in the work directory, or a [pattern](Pattern) of such.
     pub path: String,
@@ -80,7 +77,6 @@ pub struct StoredOutput {
     pub path: String,
     pub content: Content,
     /// As in [`Output::to`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<S3Place>,
 }
 
@@ -288,7 +284,7 @@ impl fmt::Display for Output {
     }
 }
 
-text_form!(BadFile: Content, Source, Output);
+text_form!(Content, Source, Output);
 
 #[cfg(test)]
 mod tests {

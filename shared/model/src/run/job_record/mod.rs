@@ -33,7 +33,7 @@ use crate::needs::Needs;
 use crate::node::Version;
 use crate::retry::{Follows, Retry, RetryDecision};
 use crate::spec::JobSpec;
-use crate::standing::{Failures, Standing};
+use crate::standing::{JobSet, Standing};
 use crate::summary::{AllocSummary, JobSummary, counts_for};
 use crate::time::{Span, Time};
 use crate::tries::{JobTimes, Tries};
@@ -66,24 +66,11 @@ pub struct Job {
     /// How often the job lost a node.
     #[serde(default)]
     pub lost_count: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
     /// Why the job is in its state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Epoch **seconds**: DynamoDB deletes the row some time after. Set when the job and its last alloc have ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
-}
-
-/// Whether the alloc whose end is counted also leaves the job's set of live allocs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobSet {
-    /// The alloc leaves the set: it is final.
-    Leaves,
-    /// The alloc stays in the set: it was told to stop because a drain's deadline is near. Its member counts as lost,
-    /// but the alloc is live until it ends.
-    Stays,
 }
 
 impl Job {
@@ -240,11 +227,11 @@ impl Job {
             new.summary.allocs.remove(&id);
         }
         if new.work.image_digest.is_none() {
-            new.work.image_digest.clone_from(&ending.image_digest);
+            new.work.image_digest.clone_from(&ending.run.image_digest);
         }
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
-            new.summary.tries.note_usage(ending.usage);
+            new.summary.tries.note_usage(ending.run.usage);
             new.expire_if_empty(times.keep, now);
             return new;
         }
@@ -280,8 +267,8 @@ impl Job {
         }
         let tries = &mut self.summary.tries;
         tries.cause = Some(cause.clone());
-        tries.last_line = ending.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
-        tries.note_usage(ending.usage);
+        tries.last_line = ending.run.log_tail.as_deref().and_then(last_line).filter(|_| cause.is_of_the_command());
+        tries.note_usage(ending.run.usage);
         // The tries are bounded: at least one element has ended, or has one more failure.
         if let Some(retries) = news.filter(|_| client != ClientStatus::Lost) {
             let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
@@ -351,9 +338,7 @@ impl Job {
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
         let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
-        let is_lost =
-            matches!(ending.cause, EndCause::NoService { .. } | EndCause::Lost { .. } | EndCause::Interrupted { .. });
-        let lost = if is_lost { "lost: " } else { "" };
+        let lost = if ending.cause.is_loss() { "lost: " } else { "" };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
         format!("{member}{lost}{}; {retries}{line}", ending.cause)
@@ -387,11 +372,7 @@ impl Job {
         let judge = |outcome: Outcome, failed: u32| {
             policy.judge(&outcome.cause(limit_s, needs), &vec![failed; policy.rules().count()], needs)
         };
-        let failures = match set {
-            JobSet::Leaves => Failures::Count,
-            JobSet::Stays => Failures::Wait,
-        };
-        let news = self.elements.take(&ending.elements.results, &pack.elements, failures, judge);
+        let news = self.elements.take(&ending.run.elements.results, &pack.elements, set, judge);
         self.summary.tries.elements = Some(Counts::of(&pack.elements, &self.elements.results));
         news
     }

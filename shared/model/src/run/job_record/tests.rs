@@ -2,6 +2,7 @@ use super::*;
 use crate::alloc::Alloc;
 use crate::alloc_ids::AllocIds;
 use crate::elements::Pack;
+use crate::end_cause::RunReport;
 use crate::enums::{AfterEnd, MarketNeed};
 use crate::fixtures::{self, at};
 use crate::needs::Needs;
@@ -84,7 +85,7 @@ fn a_job_says_what_its_last_try_used() {
     let (job, allocs) = placed(2, 1, 0);
     let used = |cpu_ms| Some(Usage { ran_ms: 9, cpu_ms, ..Usage::default() });
     let end = |job: &Job, n: usize, code, usage| {
-        let ending = Ending { usage, ..Ending::exited(code) };
+        let ending = Ending { run: RunReport { usage, ..RunReport::default() }, ..Ending::exited(code) };
         job.after_end(&allocs[n], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
     };
     let both = end(&end(&job, 0, 0, used(7)), 1, 0, used(3));
@@ -100,7 +101,7 @@ fn the_first_digest_of_its_image_stays_with_the_job() {
     job.work.image = Some("alpine".into());
     let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64)).parse().ok();
     let lost = |job: &Job, image_digest| {
-        let ending = Ending { image_digest, ..Ending::lost("gone") };
+        let ending = Ending { run: RunReport { image_digest, ..RunReport::default() }, ..Ending::lost("gone") };
         job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
     };
     assert_eq!(lost(&job, None).work.image_digest, None, "its node did not get so far");
@@ -132,7 +133,10 @@ fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
 fn the_reason_of_an_end_names_its_cause_and_the_last_line_of_the_output() {
     let (job, allocs) = placed(1, 0, 1);
     let end = |cause, output: &str| {
-        let ending = Ending { log_tail: Some(output.to_owned()), ..Ending::new(cause) };
+        let ending = Ending {
+            run: RunReport { log_tail: Some(output.to_owned()), ..RunReport::default() },
+            ..Ending::new(cause)
+        };
         let job = job.after_end(&allocs[0], &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
         (job.summary.state, job.reason.clone().unwrap_or_default(), job.cause().and_then(EndCause::exit_code))
     };
@@ -286,7 +290,7 @@ fn placed_pack(job: &Job, copy: u32) -> (Job, AllocSummary) {
 fn told(cause: EndCause, results: &[(&str, &str)]) -> Ending {
     let mut ending = Ending::new(cause);
     for (outcome, elements) in results {
-        ending.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
+        ending.run.elements.results.add(outcome.parse().unwrap(), &elements.parse().unwrap());
     }
     ending
 }
@@ -369,9 +373,9 @@ fn a_pack_that_is_complete_says_what_it_used() {
     let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
     let (placed, alloc) = placed_pack(&job, 0);
     let mut ending = told(EndCause::Exited { code: 0 }, &[("exit:0", "0-1")]);
-    ending.usage = serde_json::from_value(serde_json::json!({"ran_ms": 90, "cpu_ms": 70})).unwrap();
+    ending.run.usage = serde_json::from_value(serde_json::json!({"ran_ms": 90, "cpu_ms": 70})).unwrap();
     let ended = placed.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5));
-    assert_eq!((ended.summary.state, ended.summary.tries.usage), (JobState::Complete, ending.usage));
+    assert_eq!((ended.summary.state, ended.summary.tries.usage), (JobState::Complete, ending.run.usage));
 }
 
 #[test]

@@ -73,7 +73,6 @@ pub enum NodeState {
     /// The slot is free.
     Cleaned {
         /// The last life; `None` if there was none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         last_node_id: Option<NodeId>,
     },
     /// The instance is launching or booting.
@@ -108,7 +107,6 @@ pub struct ShuttingDown {
 pub struct Life {
     pub node_id: NodeId,
     /// The batch of the launch call, while the node has no instance; `None` if the call is for this node alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
     /// Whether the launch call is for all nodes of the batch or for none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -125,10 +123,8 @@ pub struct Life {
     /// Digest of the rendered launch request: it shows whether another run would repeat the same call.
     pub request_digest: String,
     /// `None` until it is known. A node has at most one instance, ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
     /// Where other nodes reach this one, as the agent says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     pub assigned_at: Time,
     /// The counter of the node's orders, raised with everything the agent must know: see [`Life::next_seq`].
@@ -137,13 +133,10 @@ pub struct Life {
     #[serde(default = "run", skip_serializing_if = "is_run")]
     pub intent: Intent,
     /// When a drain no longer waits for the node's allocs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_by_at: Option<Time>,
     /// When EC2 takes the instance away, as it announced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_at: Option<Time>,
     /// Since when the instance is unlisted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent_since_at: Option<Time>,
     /// The node's live allocs.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
@@ -213,18 +206,14 @@ pub struct Offering {
     pub instance_type: String,
     pub market: Market,
     /// The capacity reservation, if the market is [`Market::Reserved`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reserved>,
     /// `None` where the launch template names the subnet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet_id: Option<String>,
     /// The subnet's zone; `None` until an instance has shown it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// The id or the name of the launch template.
     pub template: String,
     /// `None` for the template's default version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_version: Option<u64>,
     pub price_per_hour: Usd,
     #[serde(flatten)]
@@ -266,7 +255,6 @@ pub struct Contact {
     pub boot_id: String,
     /// How long the machine had been up when it made its newest heartbeat, in milliseconds; `None` if the agent does not
     /// say. Part of the pulse.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
     /// A report with an `as_of` below this does not make the node `ready`.
     pub gate_seq: u64,
@@ -278,23 +266,18 @@ pub struct Contact {
     pub handle_report_no: u64,
     /// `seq` and digest of the last handle report that changed nothing. If the same report comes again, it is
     /// skipped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<String>,
     #[serde(flatten)]
     pub health: NodeHealth,
     /// Since when the node takes no work.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses_since_at: Option<Time>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since_at: Option<Time>,
     /// How many runs saw the node idle.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub idle_runs: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syncing_since_at: Option<Time>,
     /// Which part of the complete report of a `syncing` node could not be taken: a row cannot be read, for instance. `None` if no such
     /// report came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untaken: Option<String>,
 }
 

@@ -4,7 +4,7 @@ mod rows;
 mod state;
 
 use super::*;
-use model::control::{ControlKey, EntryRow};
+use model::control::{ControlKey, IngestSummary};
 use model::events::Subject;
 use model::fixtures::{self, at};
 use model::{BrakeKind, JobState};
@@ -74,21 +74,16 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
     const TOLD: &[(&str, Function, Change)] = &[
         ("function", SWEEP_DISPATCH, |s| s.run(POLL_AND_SCALE).last_success_at = Some(at(NOW - 301))),
         ("function", SWEEP_DISPATCH, |s| s.run(CLEAN_STALE_RECORDS).last_success_at = Some(at(NOW - 1501))),
-        ("heartbeats", SWEEP_DISPATCH, |s| s.control.remove(&ControlKey::Ingest)),
+        ("heartbeats", SWEEP_DISPATCH, |s| s.control.put(IngestSummary::new(&ControlKey::Ingest))),
         ("silent", POLL_AND_SCALE, |s| s.nodes = vec![heard(0, 121), heard(1, 121)]),
-        ("boot_failures", POLL_AND_SCALE, |s| s.entry("boot_failures", 9, |row| EntryRow { count: Some(2), ..row })),
+        ("boot_failures", POLL_AND_SCALE, |s| s.entry("boot_failures", 9, &[("count", 2.into())])),
         ("instances", POLL_AND_SCALE, |s| s.polled(3, 2, 900)),
         ("instances", POLL_AND_SCALE, |s| s.polled(3, 3, 45)),
         ("instances", CLEAN_STALE_RECORDS, |s| s.lacks(3, 3, 285)),
         ("strangers", CLEAN_STALE_RECORDS, |s| s.cleaned(1, 0, 0)),
         ("orphans", CLEAN_STALE_RECORDS, |s| s.cleaned(0, 1, 2)),
         ("brake", POLL_AND_SCALE, |s| {
-            s.control.put(fixtures::holding(
-                BrakeKind::Orphans,
-                "clean-stale-records",
-                vec!["i-1".into()],
-                at(NOW - 1),
-            ));
+            s.control.put(fixtures::brake(BrakeKind::Orphans, "clean-stale-records", vec!["i-1".into()], at(NOW - 1)));
         }),
         ("row", POLL_AND_SCALE, |s| s.rows = vec![invalid_row(Table::Nodes, "a row cannot be read")]),
         ("row", CLEAN_STALE_RECORDS, |s| s.rows = vec![invalid_row(Table::Jobs, "a row cannot be read")]),

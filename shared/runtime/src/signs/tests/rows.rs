@@ -5,7 +5,7 @@ use super::state::{NOW, Row, State, awaits_gpus, cannot_end, gpus, heard, invali
 use crate::signs::SignLevel;
 use model::catalogue::{Catalogue, CataloguePart, PartState};
 use model::cloud::CloudError;
-use model::control::{EntryRow, UnreadableEntry};
+use model::control::UnreadableEntry;
 use model::events::Subject;
 use model::explain::SetNote;
 use model::fixtures::{self, alloc_id, at, job, node_id, ready};
@@ -100,11 +100,11 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("heartbeats", Wrong),
-        |s| s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 301)), ..row }),
+        |s| s.entry("ingest", 0, &[("since_at", at(NOW - 301).as_ms().into())]),
         &["heartbeat-ingest last noted heartbeats 5 min ago, and 1 node in use", "its URL"],
-        (|s| s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 300)), ..row }), Well),
+        (|s| s.entry("ingest", 0, &[("since_at", at(NOW - 300).as_ms().into())]), Well),
         |s| {
-            s.entry("ingest", 0, |row| EntryRow { since_at: Some(at(NOW - 9000)), ..row });
+            s.entry("ingest", 0, &[("since_at", at(NOW - 9000).as_ms().into())]);
             s.nodes.clear();
         },
     ),
@@ -170,18 +170,18 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("boot_failures", Caution),
-        |s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }),
+        |s| s.entry("boot_failures", -1, &[("count", 1.into())]),
         &["1 start failed in a row, the last 1 min ago", "history cluster"],
-        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(0), ..row }), Well),
-        |s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(0), ..row }),
+        (|s| s.entry("boot_failures", -1, &[("count", 0.into())]), Well),
+        |s| s.entry("boot_failures", -1, &[("count", 0.into())]),
     ),
     row(
         ("boot_failures", Wrong),
-        |s| s.entry("boot_failures", 90, |row| EntryRow { count: Some(2), ..row }),
+        |s| s.entry("boot_failures", 90, &[("count", 2.into())]),
         &["2 starts failed in a row, the last 1 min ago; next try in 1 min", "correct image, user data or network"],
-        (|s| s.entry("boot_failures", -1, |row| EntryRow { count: Some(1), ..row }), Caution),
+        (|s| s.entry("boot_failures", -1, &[("count", 1.into())]), Caution),
         |s| {
-            s.entry("boot_failures", -1, |row| EntryRow { count: Some(9), since_at: Some(at(NOW - 86_400)), ..row });
+            s.entry("boot_failures", -1, &[("count", 9.into()), ("since_at", at(NOW - 86_400).as_ms().into())]);
         },
     ),
     row(
@@ -306,55 +306,50 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("limit", Caution),
-        |s| {
-            s.entry("limit#short#offering#spot#m7a.large#any", 120, |row| EntryRow {
-                message: Some("told".into()),
-                ..row
-            })
-        },
+        |s| s.entry("limit#short#offering#spot#m7a.large#any", 120, &[("message", "told".into())]),
         &["EC2 is short of spot m7a.large any", "next try in 2 min: told"],
         (|_| (), Well),
-        |s| s.entry("limit#short#offering#spot#m7a.large#any", 0, |row| row),
+        |s| s.entry("limit#short#offering#spot#m7a.large#any", 0, &[]),
     ),
     row(
         ("limit", Wrong),
         |s| {
-            s.entry("limit#quota#market#spot", 30, |row| row);
+            s.entry("limit#quota#market#spot", 30, &[]);
             let why = s.control.limits(at(NOW))[0].reason(at(NOW));
             s.explained.waits(&job(0).summary, &[why]);
         },
         &["since 1 min ago; next try in 30 s; job", "waits for it", "Service Quotas"],
         // Nobody waits for it.
-        (|s| s.entry("limit#quota#market#spot", 30, |row| row), Caution),
-        |s| s.entry("limit#quota#market#spot", 0, |row| row),
+        (|s| s.entry("limit#quota#market#spot", 30, &[]), Caution),
+        |s| s.entry("limit#quota#market#spot", 0, &[]),
     ),
     row(
         ("limit", Wrong),
-        |s| s.entry("limit#refused#subnet#subnet-1", 30, |row| row),
+        |s| s.entry("limit#refused#subnet#subnet-1", 30, &[]),
         &["EC2 refuses launches with subnet subnet-1", "release launches"],
-        (|s| s.entry("limit#throttled#account", 30, |row| row), Caution),
-        |s| s.entry("limit#refused#subnet#subnet-1", 0, |row| row),
+        (|s| s.entry("limit#throttled#account", 30, &[]), Caution),
+        |s| s.entry("limit#refused#subnet#subnet-1", 0, &[]),
     ),
     row(
         ("limit", Wrong),
-        |s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(1), ..row }),
+        |s| s.entry("limit#wrong#template#nodes", 30, &[("policy_version", 1.into())]),
         &["EC2 refuses launches with launch template nodes", "what to correct: the launch template"],
-        (|s| s.entry("limit#wrong#template#nodes", 30, |row| EntryRow { policy_version: Some(0), ..row }), Well),
+        (|s| s.entry("limit#wrong#template#nodes", 30, &[("policy_version", 0.into())]), Well),
         |_| (),
     ),
     row(
         ("brake", Wrong),
-        |s| s.control.put(fixtures::holding(BrakeKind::Missing, "poll-and-scale", vec!["i-1".into()], at(NOW - 1))),
+        |s| s.control.put(fixtures::brake(BrakeKind::Missing, "poll-and-scale", vec!["i-1".into()], at(NOW - 1))),
         &["brake#missing held back: many", "nodekeeper release missing"],
         (|_| (), Well),
-        |s| s.control.put(fixtures::holding(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
+        |s| s.control.put(fixtures::brake(BrakeKind::Missing, "poll-and-scale", Vec::new(), at(NOW - 1))),
     ),
     row(
         ("brake", Caution),
-        |s| s.entry("release#missing", 120, |row| EntryRow { count: Some(1), ..row }),
+        |s| s.entry("release#missing", 120, &[("count", 1.into())]),
         &["an operator released what was held; if no run uses the release, it ends in 2 min"],
         (|_| (), Well),
-        |s| s.entry("release#missing", 0, |row| row),
+        |s| s.entry("release#missing", 0, &[]),
     ),
     row(
         ("cap", Caution),

@@ -6,7 +6,7 @@ use crate::validation::InvalidRow;
 use model::catalogue::{Catalogue, CataloguePart, Offered, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::CatalogueRow;
-use model::control::{Control, ControlKey, EntryRow, ListReport, PolicyRow, RunRow, Tally};
+use model::control::{Control, ControlKey, IngestNote, IngestSummary, ListReport, PolicyRow, RunRow, Tally};
 use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
@@ -48,7 +48,8 @@ impl State {
             let run = RunRow::after(function.name, None, at(NOW - 10), Span::from_s(1), Tally::default());
             control.runs.insert(function.name.into(), run);
         }
-        control.put(EntryRow { since_at: Some(at(NOW - 10)), ..EntryRow::new(&ControlKey::Ingest) });
+        let noted = IngestNote { since_at: Some(at(NOW - 10)), ..IngestNote::default() };
+        control.put(IngestSummary::new(&ControlKey::Ingest).with(noted));
         Self {
             control,
             nodes: vec![heard(0, 10)],
@@ -109,10 +110,11 @@ impl State {
         self.control.runs.get_mut(function.name).unwrap()
     }
 
-    pub(super) fn entry(&mut self, key: &str, s: i64, change: fn(EntryRow) -> EntryRow) {
-        let row = EntryRow::new(&key.parse().unwrap());
-        let row = EntryRow { since_at: Some(at(NOW - 60)), until_at: Some(at(NOW + s)), ..row };
-        self.control.put(change(row));
+    /// A row of the control table that began a minute ago, with these fields.
+    pub(super) fn entry(&mut self, key: &str, s: i64, more: &[(&str, serde_json::Value)]) {
+        let mut row = serde_json::json!({"key": key, "since_at": at(NOW - 60), "until_at": at(NOW + s)});
+        more.iter().for_each(|(name, value)| row[*name] = value.clone());
+        self.control.put(row);
     }
 
     /// Jobs that ended in this state, all of them `ago` seconds ago.
