@@ -2,6 +2,7 @@
 //!
 //! Does not: contain a command. `commands` and `web` do.
 
+use crate::commands::batch;
 use crate::commands::operate::{cancel, demand, exec, handles};
 use crate::commands::output::{fetch, logs};
 use crate::commands::set_up::{init, policy, sizes, teardown};
@@ -26,6 +27,10 @@ pub enum Command {
     Submit(Box<submit::SubmitArgs>),
     /// Submit a job, print its output as it comes, and exit with its exit code
     Run(Box<submit::run::RunArgs>),
+    /// Submit jobs once more, as they were or with changes
+    Rerun(Box<submit::rerun::RerunArgs>),
+    /// Answer requests of a program, as lines of JSON: submit, wait, list, logs, fetch and cancel in one process
+    Batch(batch::BatchArgs),
     /// List jobs
     Jobs(jobs::JobsArgs),
     /// Show a job, its allocs, and why the job waits
@@ -88,6 +93,8 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
             None => submit::run(context, &args).await,
         },
         Command::Sizes(args) => sizes::run(context, &args).await,
+        Command::Rerun(args) => submit::rerun::run(context, &args).await,
+        Command::Batch(args) => batch::run(context, &args).await,
         Command::Run(args) => submit::run::run(context, &args).await,
         Command::Jobs(args) => watch::show(context, args.watch, async |page| jobs::list(page, &args).await).await,
         Command::Job(args) => job::show(context, &args).await.map(done),

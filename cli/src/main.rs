@@ -1,6 +1,6 @@
 //! The `nodekeeper` command: reads arguments, environment and clock, and runs a command.
 //!
-//! Guarantees: an error is one line on standard error; exit code 0 done, 1 failed, 2 wrong usage.
+//! Guarantees: an error is one line on standard error; the exit code says what to do about it.
 //! Does not: contain a command; `command` and `local` do.
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
@@ -12,7 +12,9 @@ use cloud::Ec2;
 use model::ids::ClusterName;
 use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Cluster, Context, Exit, Reach, Screen, StandardOutput, UsageError, WallClock, show};
+#[cfg(not(feature = "local"))]
+use nodekeeper_cli::console::UsageError;
+use nodekeeper_cli::console::{Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, show};
 use nodekeeper_cli::given::Given;
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
@@ -31,7 +33,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 #[command(
     name = "nodekeeper",
     version,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage; `run` ends with the code of its command."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 what it needs did not answer: try again; `run` ends with the code of its command."
 )]
 struct Cli {
     /// The name of the deployment, which is part of the names of its tables, and a tag of its instances. By default
@@ -93,7 +95,7 @@ async fn main() -> ExitCode {
         Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
             eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
-            ExitCode::from(if e.is::<UsageError>() { 2 } else { 1 })
+            ExitCode::from(ErrorKind::of(&e).exit_code())
         }
     }
 }

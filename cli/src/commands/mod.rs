@@ -10,6 +10,7 @@
 //! command wrote.
 
 mod amounts;
+pub(crate) mod batch;
 mod filter;
 pub(crate) mod operate;
 pub(crate) mod output;

@@ -3,16 +3,18 @@
 //! Guarantees: only a command that needs a cluster connects to one.
 //! Does not: read the clock or the environment. `main.rs` does.
 
-use super::bounded;
 use super::show::Screen;
+use super::{UsageError, bounded};
 use futures::future::BoxFuture;
 use model::cloud::Cloud;
 use model::time::Time;
+use s3::S3Error;
+use serde::Serialize;
 use std::fmt;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use store::{Dynamo, Store};
+use store::{DbError, Dynamo, Store, WriteError};
 
 pub type WallClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
@@ -94,5 +96,41 @@ pub enum Exit {
 impl Exit {
     pub(crate) const fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Failed }
+    }
+}
+
+/// What a program can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The request must change.
+    Wrong,
+    /// The same request may succeed later: what it needs did not answer.
+    Again,
+    Failed,
+}
+
+impl ErrorKind {
+    pub fn of(error: &anyhow::Error) -> Self {
+        if error.is::<UsageError>() {
+            return Self::Wrong;
+        }
+        let is_busy = |e: &DbError| matches!(e, DbError::Unreachable { .. } | DbError::Throttled { .. });
+        let again = error.chain().any(|cause| {
+            cause.downcast_ref().is_some_and(is_busy)
+                || matches!(cause.downcast_ref(), Some(WriteError::Contended | WriteError::Conflict(_)))
+                || matches!(cause.downcast_ref(), Some(WriteError::Db(e)) if is_busy(e))
+                || matches!(cause.downcast_ref(), Some(S3Error::Failed(_)))
+        });
+        if again { Self::Again } else { Self::Failed }
+    }
+
+    /// 75 is EX_TEMPFAIL of sysexits.h.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Wrong => 2,
+            Self::Again => 75,
+            Self::Failed => 1,
+        }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) mod tone;
 mod usage;
 
 pub(crate) use context::is_yes;
-pub use context::{Cluster, Connect, Context, Exit, Reach, WallClock};
+pub use context::{Cluster, Connect, Context, ErrorKind, Exit, Reach, WallClock};
 pub use show::Screen;
 pub use standard_output::StandardOutput;
 pub use usage::UsageError;

@@ -12,7 +12,7 @@
 
 use crate::console::Cluster;
 use crate::console::show::{one_line, several};
-use model::array::{self, Array, MAX_ARRAY};
+use model::array::{Array, MAX_ARRAY};
 use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::ranges::Ranges;
 use model::{Job, JobSummary, NodeRecord, NodeState};
@@ -30,6 +30,8 @@ const NAMED: usize = 200;
 const SOUGHT: usize = 50;
 /// The indexes are a moment behind the table. If nothing is found, the search is repeated once after this time.
 const MOMENT: Duration = Duration::from_millis(200);
+/// How many characters at the beginning of an id are the same for all jobs of an array, and nearly no other job.
+const ARRAY_CHARS: usize = 20;
 /// The length of a short id: the last characters of an id, which are random.
 const SHOWN: usize = 8;
 
@@ -52,15 +54,25 @@ pub(crate) struct NoSuch(String);
 pub(crate) struct Meant {
     pub(crate) ids: Vec<JobId>,
     /// Whether a name was given, which may be that of an array.
-    pub(crate) by_name: bool,
+    /// Whether a whole array may be meant.
+    is_by_name: bool,
+    /// The element of a pack that is meant.
+    pub(crate) element: Option<u32>,
 }
 
 impl Meant {
-    /// How many jobs the array has that is meant; `None`: one job is meant. Rows of ended jobs are deleted after a while, so fewer
-    /// may be stored.
+    const fn these(ids: Vec<JobId>, is_by_name: bool) -> Self {
+        Self { ids, is_by_name, element: None }
+    }
+
+    /// How many jobs the array has, or the part of it that is meant; `None`: one job is meant. Rows of ended jobs are deleted after a
+    /// while, so fewer may be stored.
     pub(crate) fn array(&self, stored: &[Job]) -> Option<usize> {
-        let count = stored.iter().filter_map(|job| array::count(&job.env)).max();
-        Some(count.unwrap_or(1).max(self.ids.len())).filter(|count| self.by_name && *count > 1)
+        let is_pack = stored.iter().any(|job| job.work.pack.is_some());
+        let count =
+            stored.iter().filter(|_| self.is_by_name && !is_pack).filter_map(|job| job.summary.array_count).max();
+        let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX).max(self.ids.len());
+        Some(count).filter(|count| *count > 1)
     }
 }
 
@@ -90,17 +102,17 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The jobs that the text means: one, by its id, a part of its id, its name, or its number in an array as in `NAME[3]` or
-    /// `ID[3]`; or all stored jobs of the array that has this name.
+    /// The jobs that the text means: one, by its id, a part of its id or its name; all stored jobs of the array that has this name;
+    /// or these numbers of an array, as in `NAME[3]`, `ID[0-9]` or `ID[*]`.
     pub(crate) async fn meant(&self, given: &str) -> anyhow::Result<Meant> {
         let text = text_of(given);
-        let Some((array, n)) = numbered(text) else { return self.with_name(text).await };
-        let by_number = self.of_number(array, n).await;
+        let Some((array, numbers)) = numbered(text) else { return self.with_name(text).await };
+        let by_number = self.of_numbers(array, &numbers).await;
         // A job may have such a name.
         match (self.with_name(text).await, by_number) {
             (Err(e), by_number) if e.is::<NoSuch>() => by_number,
             (Ok(_), Ok(_)) => Err(anyhow::anyhow!(
-                "{} is the name of a job, and number {n} of the array {}: give an id",
+                "{} is the name of a job, and a part of the array {}: give an id",
                 quoted(text),
                 quoted(array)
             )),
@@ -113,23 +125,36 @@ impl<'a> Finder<'a> {
         self.meant(given).await.map(|meant| meant.ids)
     }
 
-    /// The job with this number, of the array with this name or of the array of this job.
-    async fn of_number(&self, array: &str, n: u32) -> anyhow::Result<Meant> {
+    /// The jobs with these numbers, of the array with this name or of the array of this job. A number may be that of an element of
+    /// a pack.
+    async fn of_numbers(&self, array: &str, numbers: &Ranges) -> anyhow::Result<Meant> {
         let ids = match self.matching(array).await? {
             Match::Named(jobs) => self.of_array(array, &jobs).await?,
-            Match::Id(id) => vec![Array::of(id).job(n)],
+            Match::Id(id) => {
+                let begin: String = id.to_string().chars().take(ARRAY_CHARS).collect();
+                let found = self.cluster.store.with_beginning(&begin, MAX_ARRAY as usize).await?;
+                let of_array: BTreeSet<JobId> =
+                    found.ids.into_iter().filter(|n| Array::of(*n) == Array::of(id)).collect();
+                of_array.into_iter().collect()
+            }
         };
-        let meant = ids.iter().copied().find(|id| Array::number(*id) == n);
-        match self.cluster.store.jobs_of(meant).await?.rows.as_slice() {
-            [job] => Ok(Meant { ids: vec![job.summary.job_id], by_name: false }),
-            _ => Err(NoSuch(format!("{} has no stored job with the number {n}", quoted(array))).into()),
+        let meant: Vec<JobId> = ids.iter().copied().filter(|id| numbers.contains(Array::number(*id))).collect();
+        if !meant.is_empty() {
+            return Ok(Meant::these(meant, false));
+        }
+        let first = numbers.iter().next().unwrap_or_default();
+        let before = ids.iter().copied().rfind(|id| Array::number(*id) < first);
+        let has_it = |job: &Job| job.work.pack.as_ref().is_some_and(|pack| pack.elements.contains(first));
+        match self.cluster.store.jobs_of(before).await?.rows.iter().find(|job| has_it(job)) {
+            Some(pack) => Ok(Meant { element: Some(first), ..Meant::these(vec![pack.summary.job_id], false) }),
+            None => Err(NoSuch(format!("{} has no stored job with the number {numbers}", quoted(array))).into()),
         }
     }
 
     async fn with_name(&self, text: &str) -> anyhow::Result<Meant> {
         match self.matching(text).await? {
-            Match::Id(id) => Ok(Meant { ids: vec![id], by_name: false }),
-            Match::Named(jobs) => Ok(Meant { ids: self.of_array(text, &jobs).await?, by_name: true }),
+            Match::Id(id) => Ok(Meant::these(vec![id], false)),
+            Match::Named(jobs) => Ok(Meant::these(self.of_array(text, &jobs).await?, true)),
         }
     }
 
@@ -281,10 +306,11 @@ fn text_of(given: &str) -> &str {
     given.strip_prefix("job#").unwrap_or(given)
 }
 
-/// The name or the id in `NAME[3]` or `ID[3]`, and the number.
-fn numbered(text: &str) -> Option<(&str, u32)> {
-    let (array, n) = text.strip_suffix(']')?.rsplit_once('[')?;
-    Some((array, number(Some(n))?)).filter(|(array, n)| !array.is_empty() && *n < MAX_ARRAY)
+/// The name or the id in `NAME[3]`, `ID[0-9]` or `ID[*]`, and the numbers.
+fn numbered(text: &str) -> Option<(&str, Ranges)> {
+    let (array, numbers) = text.strip_suffix(']')?.rsplit_once('[')?;
+    let numbers = if numbers == "*" { Ranges::of(0, MAX_ARRAY - 1) } else { numbers.parse().ok()? };
+    Some((array, numbers)).filter(|(array, _)| !array.is_empty())
 }
 
 /// Whether this can be the short id of a job: it has the length, and only characters of ULIDs.

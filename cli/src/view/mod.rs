@@ -2,6 +2,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
+//! | `array` | an array as one thing |
 //! | `cached` | a value that is kept for a while: many viewers cost as much as one |
 //! | `commands` | the fields of shown jobs that the index lacks |
 //! | `present` | what the records and EC2 say now: the only reader of both |
@@ -18,6 +19,7 @@
 //! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is read without a viewer.
 //! Does not: know where its results are shown.
 
+pub(crate) mod array;
 mod cached;
 mod commands;
 mod detail;

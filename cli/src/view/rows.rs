@@ -36,6 +36,8 @@ pub(crate) fn with(mut object: Value, more: Value) -> Value {
 pub(crate) struct JobRow {
     #[serde(flatten, serialize_with = "summary_fields")]
     pub(crate) summary: JobSummary,
+    /// The key with which it was submitted.
+    pub(crate) key: Option<String>,
     pub(crate) finished_at: Option<Time>,
     /// Why the job is in its state. Without a reason, a pack has the counts of its elements here.
     pub(crate) reason: Option<String>,
@@ -50,13 +52,14 @@ pub(crate) struct JobRow {
 /// The fields that the index of the queue has, too. `cause` is why the job ended, or why its last try ended; `usage` is that of its
 /// last try.
 fn summary_fields<S: Serializer>(job: &JobSummary, to: S) -> Result<S::Ok, S::Error> {
-    let JobSummary { job_id, name, state, priority, needs, submitted_at, tries, .. } = job;
+    let JobSummary { job_id, name, state, priority, needs, submitted_at, tries, array_count, .. } = job;
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = needs.capacity();
     let fields = json!({
         "job_id": job_id, "name": name, "state": state, "priority": priority, "submitted_at": submitted_at,
         "nodes": needs.nodes, "vcpus": vcpus, "memory_mib": memory_mib, "scratch_gib": scratch_gib, "gpus": gpus,
         "cause": tries.cause, "exit_code": tries.cause.as_ref().and_then(EndCause::exit_code),
         "usage": tries.usage, "elements": tries.elements,
+        "array_index": job.array_index(), "array_count": array_count,
     });
     fields.serialize(to)
 }
@@ -66,13 +69,14 @@ impl JobRow {
         let command: String = show::command(&job.work.command).chars().take(COMMAND).collect();
         let row = Self::of_summary(&job.summary);
         let reason = job.reason.clone().or(row.reason);
-        Self { finished_at: job.finished_at, reason, command: Some(command), ..row }
+        Self { key: job.key.clone(), finished_at: job.finished_at, reason, command: Some(command), ..row }
     }
 
     /// The row with what the index has of the job.
     pub(crate) fn of_summary(job: &JobSummary) -> Self {
         Self {
             summary: job.clone(),
+            key: None,
             finished_at: None,
             reason: job.tries.elements.map(|counts| counts.to_string()),
             waits_because: None,

@@ -16,6 +16,12 @@ use crate::wire::Params;
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
     pub shortages: Vec<Shortage>,
+    /// The quota of on-demand instances: `InstanceLimitExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_instances: Option<u32>,
+    /// The quota of spot instances: `MaxSpotInstanceCountExceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_spot_instances: Option<u32>,
     /// The quota of on-demand vCPUs: `VcpuLimitExceeded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_vcpus: Option<u32>,
@@ -24,6 +30,8 @@ pub struct Faults {
     pub max_spot_vcpus: Option<u32>,
     /// The capacity reservations of the account.
     pub capacity_reservations: Vec<Reservation>,
+    /// This many of the next calls, of any action, answer `RequestLimitExceeded`.
+    pub throttle_calls: u32,
     /// This many of the next successful calls of RunInstances and CreateFleet launch, but their answer is lost.
     pub lose_run_answers: u32,
     pub lost_as: LostAs,
@@ -156,8 +164,17 @@ pub(crate) enum Lookup {
 }
 
 impl Faults {
-    /// Fails this call if `fail` says so. CreateFleet checks each of its ways, as the call of RunInstances that launches the same.
+    /// Fails this call if a fault says so. Counts the call.
     pub(crate) fn fail_call(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
+        if self.throttle_calls > 0 {
+            self.throttle_calls -= 1;
+            return Err(ApiError::throttled());
+        }
+        self.fail_part(action, params)
+    }
+
+    /// Fails this call if `fail` says so. CreateFleet checks each of its ways, as the call of RunInstances that launches the same.
+    pub(crate) fn fail_part(&mut self, action: &str, params: &Params) -> Result<(), ApiError> {
         for fail in self.fail.iter_mut().filter(|f| f.matches(action, params)) {
             fail.on_call = fail.on_call.saturating_sub(1);
         }

@@ -17,7 +17,7 @@ use futures::stream::{Stream, TryStreamExt, select_all, try_unfold};
 use model::control::{Control, ControlKey, Entry, EntryRow, RunRow};
 use model::events::Event;
 use model::functions::{self, POLL_AND_SCALE};
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::ids::{AllocId, JobId, NodeId, Slot, Ulid};
 use model::rng::Rng;
 use model::time::Time;
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
@@ -279,6 +279,16 @@ impl Store {
         self.query(&query).await.map(|listed| listed.rows)
     }
 
+    /// The events with these subjects and ids, in any order.
+    pub async fn events_with<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a str, Ulid)>,
+    ) -> Result<Vec<Event>, DbError> {
+        let keys = keys.into_iter().map(|(subject, id)| rows::event_key(subject, &id.to_string()));
+        let rows = self.get_each(keys).await?;
+        Ok(Listed::of(Table::Events, &rows).rows)
+    }
+
     /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the
     /// memory.
     pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
@@ -326,13 +336,18 @@ impl Store {
             writes.push(write);
             written.push(after);
         }
-        match writes.as_slice() {
-            [] => {}
-            // A single write costs half as much as a transaction.
-            [write] => drop(self.write_one(write, Answer::None).await?),
-            _ => self.transact(&writes).await?,
-        }
+        self.write_all(&writes).await?;
         Ok(written)
+    }
+
+    /// Makes all of these writes, at most 100, or none.
+    pub async fn write_all(&self, writes: &[Write]) -> Result<(), WriteError> {
+        match writes {
+            [] => Ok(()),
+            // A single write costs half as much as a transaction.
+            [write] => self.apply(write).await,
+            _ => self.transact(writes).await,
+        }
     }
 
     /// Writes the change of an entry of the control table: `before` is the row as read, `after` is the new row.
@@ -483,7 +498,7 @@ impl Store {
 
     /// An event as a write, for a transaction.
     pub fn event_write(event: &Event) -> Write {
-        let key = Key { table: Table::Events, hash: s(&event.subject), range: Some(s(&event.id)) };
+        let key = rows::event_key(&event.subject, &event.id);
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
     }
 

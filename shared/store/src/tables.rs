@@ -85,7 +85,7 @@ pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
     projected: Some(names![
-        version state name priority submitted_at needs array_limit after tries done allocs
+        version state name priority submitted_at needs array_count array_limit after tries done allocs
     ]),
 };
 

@@ -57,10 +57,13 @@ impl LogsArgs {
 
 pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
-    if let Some(element) = args.element {
+    let finder = Finder::new(&cluster);
+    // NAME[3] is an element of a pack if no job of the array has the number.
+    let of_pack = if args.id.ends_with(']') { finder.meant(&args.id).await?.element } else { None };
+    if let Some(element) = args.element.or(of_pack) {
         return element_logs(context, &cluster, args, element).await;
     }
-    let (jobs, only) = Finder::new(&cluster).work(&args.id).await?;
+    let (jobs, only) = finder.work(&args.id).await?;
     if args.follow && jobs.len() > 1 {
         return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
     }

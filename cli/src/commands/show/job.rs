@@ -1,4 +1,4 @@
-//! `job`: one job, its allocs, and the end of their output.
+//! `job`: one job, its allocs and its story; or an array as one thing.
 //!
 //! Guarantees: the job and its allocs are read consistently.
 //! Does not: change anything.
@@ -7,7 +7,8 @@ use super::history::table;
 use super::jobs::needs;
 use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context};
-use crate::view::find::{Finder, no_job, short_alloc};
+use crate::view::array::{Alike, States, alike};
+use crate::view::find::{Finder, Meant, no_job, short, short_alloc};
 use crate::view::story;
 use crate::view::usage::{self, Used};
 use crate::view::{job_shape, retry_rules};
@@ -15,10 +16,11 @@ use clap::Args;
 use model::events::Subject;
 use model::time::Time;
 use model::{AfterEnd, Alloc, FailurePolicy, Job, JobState, Signal, StoredOutput};
+use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
-    /// The job's id, a part of it, or its name
+    /// The job's id, a part of it, or its name. Of an array, what its elements have in common: NAME[3] is number 3
     job: String,
     /// Print JSON: the job's row, with the rows of its allocs as `all_allocs`
     #[arg(long)]
@@ -27,7 +29,8 @@ pub struct JobArgs {
 
 pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let id = Finder::new(&cluster).job(&args.job).await?;
+    let meant = Finder::new(&cluster).meant(&args.job).await?;
+    let [id] = *meant.ids.as_slice() else { return show_array(context, &cluster, args, meant).await };
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
     let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
     let waits = waits_because(&cluster, &job, now).await;
@@ -42,6 +45,35 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         rows.colours(context.colours).print(context.out)?;
     }
     Ok(())
+}
+
+/// Shows an array, or a part of it: how many elements are in which state, and which are alike.
+async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs, meant: Meant) -> anyhow::Result<()> {
+    let jobs = show::readable(context.err, cluster.store.jobs_of(meant.ids.iter().copied()).await?)?;
+    let Some(first) = jobs.first() else { anyhow::bail!("{} is not stored", show::one_line(&args.job)) };
+    let Job { summary, work, .. } = first;
+    let all = summary.array_count.unwrap_or_default();
+    let (states, alike) = (States::of(jobs.iter().map(|job| &job.summary)), alike(&jobs));
+    if args.json {
+        let shape = json!({
+            "name": summary.name, "key": first.key, "array_count": all, "states": states, "alike": alike,
+            "job_ids": jobs.iter().map(|job| job.summary.job_id).collect::<Vec<_>>(),
+        });
+        return show::json(context.out, &show::without_nulls(shape));
+    }
+    let mut rows = Rows::new(&[]);
+    rows.field("array", Some(format!("{}[*]", short(summary.job_id))));
+    rows.field("name", summary.name.as_ref());
+    rows.field("key", first.key.as_ref());
+    rows.field("elements", Some(states.text(all)));
+    rows.field("command", Some(show::command(&work.command)));
+    rows.field("needs", Some(needs(summary)));
+    rows.field("submitted", Some(moment(summary.submitted_at, context.now())));
+    rows.colours(context.colours).print(context.out)?;
+    writeln!(context.out)?;
+    let cells = |group: Alike| [group.elements.to_string(), group.state.to_string(), or_blank(Some(group.cause))];
+    let groups = Rows::of(&["ELEMENTS", "STATE", "CAUSE"], alike.into_iter().map(cells));
+    Ok(groups.colours(context.colours).print(context.out)?)
 }
 
 /// Why a job waits. An error becomes the answer, so that the job is shown even if EC2 cannot be reached.
@@ -61,6 +93,8 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     let mut rows = Rows::new(&[]);
     rows.field("job", Some(summary.job_id));
     rows.field("name", summary.name.as_ref());
+    rows.field("key", job.key.as_ref());
+    rows.field("element", summary.array_index().map(|n| format!("{n} of {}", summary.array_count.unwrap_or_default())));
     rows.field("state", Some(summary.state));
     rows.field("reason", job.reason.as_ref());
     // A placed job does not wait. The text then says what the next run does with it, or that it waits for a copy.

@@ -1,4 +1,4 @@
-//! `jobs`: the jobs of the cluster, the newest first.
+//! `jobs`: the jobs of the cluster, the newest first. An array is one line.
 //!
 //! Flow: the queue, its newest jobs, running jobs and ended jobs in a given state come from the index of the queue; jobs with a
 //! name from the index of names. For all other lists, the stored jobs are looked at from the newest on.
@@ -12,6 +12,7 @@ use crate::commands::operate::demand;
 use crate::console::show::{self, Rows, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Exit};
 use crate::view::JobRow;
+use crate::view::array::States;
 use crate::view::find::short;
 use crate::view::next::{self, NextRun};
 use crate::view::present::Snapshot;
@@ -19,10 +20,12 @@ use crate::view::stored::{self, Among, Bounds, MOST_READ};
 use crate::view::usage::{self, Used};
 use clap::Args;
 use model::JobSummary;
+use model::array::Array;
 use model::ids::JobId;
 use model::time::Time;
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use store::{DbError, Store, placed_last};
 
 #[derive(Args, Clone, Debug)]
@@ -187,15 +190,41 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     Ok(Exit::Done)
 }
 
+/// A line of a list: one job, or all that is listed of an array.
+type ListLine<'a> = Vec<&'a JobRow>;
+
+fn lines(jobs: &[JobRow]) -> Vec<ListLine<'_>> {
+    let (mut lines, mut arrays) = (Vec::<ListLine<'_>>::new(), BTreeMap::new());
+    for job in jobs {
+        let array = job.summary.array_count.map(|_| Array::of(job.summary.job_id));
+        let known = array.and_then(|array| arrays.get(&array)).copied();
+        match known.and_then(|n: usize| lines.get_mut(n)) {
+            Some(line) => line.push(job),
+            None => {
+                array.map(|array| arrays.insert(array, lines.len()));
+                lines.push(vec![job]);
+            }
+        }
+    }
+    lines
+}
+
 fn table(jobs: &[JobRow], now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
-    let cells = |job: &JobRow| {
-        let ended = has_ended.then(|| when_some(job.finished_at, now));
-        cells(&job.summary, now).into_iter().chain(ended).chain([or_blank(job.why())])
+    let cells = |line: &ListLine<'_>| {
+        let ended = has_ended.then(|| when_some(line.iter().filter_map(|job| job.finished_at).max(), now));
+        cells(line, now).into_iter().chain(ended).chain([or_blank(commonest(line))])
     };
-    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), jobs.iter().map(cells))
+    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), lines(jobs).iter().map(cells))
+}
+
+/// Why most of these jobs are in their states.
+fn commonest<'a>(line: &[&'a JobRow]) -> Option<&'a str> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    line.iter().filter_map(|job| job.why()).for_each(|why| *counts.entry(why).or_default() += 1);
+    counts.into_iter().max_by_key(|(_, n)| *n).map(|(why, _)| why)
 }
 
 fn usage_table(jobs: &[JobRow]) -> Rows {
@@ -209,14 +238,19 @@ fn usage_table(jobs: &[JobRow]) -> Rows {
     Rows::of(&heads.collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-fn cells(job: &JobSummary, now: Time) -> [String; 7] {
-    [
-        short(job.job_id),
+fn cells(line: &[&JobRow], now: Time) -> Vec<String> {
+    let Some(JobRow { summary: job, .. }) = line.first() else { return Vec::new() };
+    let (id, state) = match job.array_count {
+        None => (short(job.job_id), job.state.to_string()),
+        Some(all) => (format!("{}[*]", short(job.job_id)), States::of(line.iter().map(|job| &job.summary)).text(all)),
+    };
+    vec![
+        id,
         or_blank(job.name.as_ref()),
-        job.state.to_string(),
+        state,
         job.priority.to_string(),
         needs(job),
-        job.allocs.len().to_string(),
+        line.iter().map(|job| job.summary.allocs.len()).sum::<usize>().to_string(),
         when(job.submitted_at, now),
     ]
 }

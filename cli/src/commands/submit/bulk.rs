@@ -1,18 +1,19 @@
 //! Writing many jobs.
 //!
 //! Guarantees: each job is written once or not at all. Jobs that are stored already are left as they are. At the end it is known
-//! which jobs are stored, even if a write failed or its answer was lost.
+//! which jobs are stored, even if a write failed or its answer was lost. The row of a key is written together with its first job.
 //! Does not: choose ids.
 
 use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
 use model::Job;
+use model::events::Event;
 use model::ids::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::transactions::JOBS_TOGETHER;
-use store::{DbError, WriteError};
+use store::{DbError, Store, Write, WriteError};
 
 /// How many transactions run at the same time.
 const AT_ONCE: usize = 16;
@@ -32,14 +33,27 @@ pub(in crate::commands) struct Written {
     pub(in crate::commands) error: Option<WriteError>,
 }
 
+/// What one transaction writes: at most [`JOBS_TOGETHER`] jobs, and rows of keys, each with the first job of its key.
+#[derive(Debug)]
+pub(in crate::commands) struct Together<'a> {
+    pub(in crate::commands) jobs: &'a [Job],
+    pub(in crate::commands) keys: Vec<(JobId, Event)>,
+}
+
+/// These jobs, without keys.
+pub(in crate::commands) fn in_order(jobs: &[Job]) -> Vec<Together<'_>> {
+    jobs.chunks(JOBS_TOGETHER).map(|jobs| Together { jobs, keys: Vec::new() }).collect()
+}
+
 /// Writes these jobs. A job may follow only jobs before it. With `may_exist`, some of them may have been written before.
-pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Written {
+pub(in crate::commands) async fn write(cluster: &Cluster, all: Vec<Together<'_>>, may_exist: bool) -> Written {
     // If one of these jobs follows another one, they are written in order: it is never stored without the other one.
-    let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
-    let in_order = jobs.iter().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
+    let jobs = || all.iter().flat_map(|some| some.jobs);
+    let ids: BTreeSet<JobId> = jobs().map(|job| job.summary.job_id).collect();
+    let in_order = jobs().any(|job| job.summary.after.keys().any(|id| ids.contains(id)));
     // After a failure, no other write is begun.
     let failed = AtomicBool::new(false);
-    let writes = jobs.chunks(JOBS_TOGETHER).map(|some| {
+    let writes = all.iter().map(|some| {
         let failed = &failed;
         async move {
             if failed.load(Ordering::Relaxed) {
@@ -54,7 +68,7 @@ pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exis
     let mut all = Written::default();
     let mut unclear = Vec::new();
     while let Some((some, result)) = writes.next().await {
-        let ids = some.iter().map(|job| job.summary.job_id);
+        let ids = some.jobs.iter().map(|job| job.summary.job_id);
         match result {
             Some(Ok(written)) => all.jobs.extend(written),
             Some(Err(e)) => {
@@ -81,7 +95,8 @@ pub(in crate::commands) async fn write(cluster: &Cluster, jobs: &[Job], may_exis
 }
 
 /// Writes a few jobs: all or none. Jobs that are stored already are left as they are.
-async fn write_some(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Result<Vec<Job>, WriteError> {
+async fn write_some(cluster: &Cluster, some: &Together<'_>, may_exist: bool) -> Result<Vec<Job>, WriteError> {
+    let Together { jobs, keys } = some;
     let (mut looks, mut tries) = (may_exist, 0);
     loop {
         let there: BTreeMap<JobId, Job> = if looks {
@@ -91,10 +106,14 @@ async fn write_some(cluster: &Cluster, jobs: &[Job], may_exist: bool) -> Result<
             BTreeMap::new()
         };
         let missing = jobs.iter().filter(|job| !there.contains_key(&job.summary.job_id));
-        let missing: Vec<(Option<Job>, Job)> = missing.map(|job| (None, job.clone())).collect();
+        let (mut writes, missing): (Vec<Write>, Vec<Job>) = missing.map(|job| store::change(None, job)).unzip();
+        let is_missing = |first: &JobId| missing.iter().any(|job| job.summary.job_id == *first);
+        writes.extend(keys.iter().filter(|(first, _)| is_missing(first)).map(|(_, row)| Store::event_write(row)));
         // A submission leaves no event: the row of the job says all of it.
-        match cluster.store.write_together(&missing, &[]).await {
-            Ok(written) => return Ok(there.into_values().chain(written).collect()),
+        match cluster.store.write_all(&writes).await {
+            Ok(()) => return Ok(there.into_values().chain(missing).collect()),
+            // The jobs are not there, so the row of a key is: another program has begun with it.
+            Err(e @ WriteError::Conflict(_)) if looks && !keys.is_empty() => return Err(e),
             // Another program submits the same jobs, or an earlier try was carried out and its answer was lost.
             Err(WriteError::Conflict(_) | WriteError::Contended) if tries < TRIES => looks = true,
             Err(WriteError::Db(DbError::Throttled { .. })) if tries < TRIES => {

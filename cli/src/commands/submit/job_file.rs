@@ -1,36 +1,33 @@
 //! `submit --file`: a job from each line of a file.
 //!
-//! Guarantees: nothing is written before every line is understood, and one error lists the mistakes. The same file given again
-//! writes only the missing jobs, because the ids follow from its content and from the time at which it was begun. If not all jobs
-//! were written, the error names the lines. A file whose jobs are all stored and have all ended is new: a file that is submitted
-//! each night runs each night.
-//! Does not: remember a file longer than events are kept (`history.events_days`), or which jobs outside of it its names meant: those
-//! of the missing jobs are looked up again.
-//!
-//! One event with the subject `submission#…` remembers a file: when it was begun last, and whether all of its jobs are stored.
+//! Guarantees: nothing is written before every line is understood, and one error lists the mistakes. A line with a key is a
+//! submission of its own. Lines without keys are one submission: of `--key`, or else of their content. Given again, it writes only the
+//! missing jobs. If not all jobs were written, the error names the lines. A file without keys whose jobs have all ended is new: a
+//! file that is submitted each night runs each night.
+//! Does not: remember which jobs outside of the file its names meant: those of the missing jobs are looked up again.
 
-use super::bulk::{self, Written};
-use super::job_line::{self, NamedAfter};
+use super::bulk::{self, Together, Written};
+use super::job_files::{FileOptions, FromJob, LocalFiles};
+use super::job_line::{self, JobLine};
+use super::submission::{self, Begin, Earlier, GivenParts, Keyed, TRIES, digest};
 use super::{followed, input};
-use crate::changes::operate::{accepting, retention};
+use crate::changes::operate::accepting;
 use crate::commands::submit::{self, SubmitArgs};
 use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
-use crate::view::find::Finder;
-use anyhow::Context as _;
+use crate::view::find::{Finder, Meant};
+use anyhow::{Context as _, bail};
 use model::array::Array;
-use model::auth::hex;
-use model::events::Event;
-use model::ids::{JobId, Ulid};
+use model::ids::JobId;
 use model::ranges::Ranges;
 use model::rng::Rng;
 use model::time::Time;
-use model::{ActionName, AfterEnd, Job, JobSpec};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use model::{AfterEnd, Job, JobSpec};
+use serde_json::{Value, json};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::WriteError;
-use store::transactions::Retention;
+use store::transactions::JOBS_TOGETHER;
 
 const MAX_JOBS: usize = 100_000;
 /// How many mistakes an error lists.
@@ -39,80 +36,53 @@ const MOST_MISTAKES: usize = 10;
 struct FileLine {
     number: usize,
     spec: JobSpec,
-    after: NamedAfter,
+    after: Vec<(String, AfterEnd)>,
+    from_jobs: Vec<FromJob>,
+}
+
+impl FileLine {
+    /// What it names: it may mean other jobs later.
+    fn names(&self) -> Value {
+        json!({"after": self.after, "in": self.from_jobs})
+    }
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Path) -> anyhow::Result<Exit> {
     let shown = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let lines = input::open(&mut *context.input, file).with_context(|| format!("{shown} cannot be read"))?;
     let bytes = bounded::bytes(lines, &shown, bounded::MOST_OF_MANY)?;
-    let (defaults, files) = args.job.spec(&args.command)?;
-    files.refuse_other_jobs()?;
-    let lines = understand(&bytes, &defaults, &shown)?;
+    let jobs = submit(context, args, &bytes, &shown).await?;
+    let cluster = context.cluster().await?;
+    submit::submitted(context, &cluster, args, jobs).await
+}
+
+/// Submits the jobs of these lines. Returns them in the order of the lines.
+pub(in crate::commands) async fn submit(
+    context: &mut Context<'_>,
+    args: &SubmitArgs,
+    bytes: &[u8],
+    shown: &str,
+) -> anyhow::Result<Vec<Job>> {
+    let defaults = JobSpec { key: None, ..args.job.fields(&args.command)? };
+    let mut files = LocalFiles::default();
+    let lines = understand(bytes, &defaults, &args.job.files, &mut files, shown)?;
     // Every job is checked before anything is written.
     let now = context.now();
-    let checked = lines.iter().map(|line| Job::submit(Array::new(now, 0).job(0), line.spec.clone(), now));
+    let fresh = Array::of(JobId::new(Rng::real().ulid(now)));
+    let checked = lines.iter().map(|line| Job::submit(fresh.job(0), line.spec.clone(), now));
     let mistakes = lines
         .iter()
         .zip(checked)
         .filter_map(|(line, job)| Some((line.number, job_line::about_fields(&job.err()?.0.join("; ")))));
-    refuse(&shown, mistakes.collect())?;
+    refuse(shown, mistakes.collect())?;
+    let keyed = keys(&lines, shown)?;
     let cluster = context.cluster().await?;
-    let (token, name) = digest(&bytes, &defaults, args)?;
     accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
-    let keep = retention(&cluster).await?;
-    let subject = format!("submission#{name}");
-    let file = JobFile { args, cluster: &cluster, lines: &lines, shown: &shown, token, subject, keep, now };
-    let submission = file.begin_or_go_on(context).await?;
-    let array = file.array(submission.begun_at);
-    let jobs: Vec<Job> = (0_u32..)
-        .zip(specs(&lines, &submission.outside, array))
-        .map(|(n, spec)| Job::submit(array.job(n), spec, now))
-        .collect::<Result<_, _>>()
-        .map_err(|e| UsageError(e.to_string()))?;
-    let before = show::when(submission.begun_at, now);
-    if submission.is_complete {
-        writeln!(
-            context.err,
-            "all of it was submitted {before}, and not all of its jobs have ended, so nothing was written: give --again to submit \
-             the same once more"
-        )?;
-        return file.given_again(context, &jobs).await;
+    let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, fresh, now };
+    match keyed {
+        Some(keys) => file.submit_lines(context, &keys).await,
+        None => file.submit_whole(context).await,
     }
-    if !submission.is_new {
-        if now.since(submission.begun_at) >= keep.finished {
-            anyhow::bail!(
-                "{shown} was begun {before} and not all of it was written; jobs that have ended since may not be stored \
-                 any more, so it is not known what is missing: give --again to submit all of it"
-            );
-        }
-        writeln!(context.err, "it was begun {before}: only what is missing is written")?;
-    }
-    files.store(context, &cluster).await?;
-    let written = bulk::write(&cluster, &jobs, !submission.is_new).await;
-    if written.error.is_some() {
-        return file.broken(context, &jobs, written);
-    }
-    file.end(&submission).await?;
-    submit::submitted(context, &cluster, args, written.jobs).await
-}
-
-/// The token of the ids, and the name of the submission. The same content with the same options gives the same.
-fn digest(bytes: &[u8], defaults: &JobSpec, args: &SubmitArgs) -> anyhow::Result<(u64, String)> {
-    let mut hash = Sha256::new();
-    hash.update(serde_json::to_vec(defaults)?);
-    // The jobs as the options name them, and not their ids: a name may stand for another job later.
-    for follows in args.job.after() {
-        hash.update(serde_json::to_vec(&follows)?);
-    }
-    hash.update([0]);
-    hash.update(bytes);
-    if args.again {
-        hash.update(Rng::real().bits().to_be_bytes());
-    }
-    let digest = hash.finalize();
-    let first: [u8; 8] = digest.get(..8).and_then(|some| some.try_into().ok()).unwrap_or_default();
-    Ok((u64::from_be_bytes(first), hex(digest.get(..16).unwrap_or_default())))
 }
 
 fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), UsageError> {
@@ -127,15 +97,25 @@ fn refuse(shown: &str, mistakes: Vec<(usize, String)>) -> Result<(), UsageError>
 }
 
 /// The jobs of a file. Empty lines and lines that begin with `#` are left out.
-fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<Vec<FileLine>> {
-    let Value::Object(defaults) = serde_json::to_value(defaults)? else { anyhow::bail!("a job is not an object") };
+fn understand(
+    bytes: &[u8],
+    defaults: &JobSpec,
+    options: &FileOptions,
+    files: &mut LocalFiles,
+    shown: &str,
+) -> anyhow::Result<Vec<FileLine>> {
+    let Value::Object(defaults) = serde_json::to_value(defaults)? else { bail!("a job is not an object") };
     let (mut lines, mut mistakes) = (Vec::new(), Vec::new());
     for (line, number) in bounded::text(bytes, shown)?.lines().zip(1..) {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
-        match job_line::read(line, &defaults) {
-            Ok((spec, after)) => lines.push(FileLine { number, spec, after }),
+        let read = job_line::read(line, &defaults).and_then(|JobLine { mut spec, after, files: given }| {
+            let from_jobs = given.over(options).read(&mut spec.work, files).map_err(|e| format!("{e:#}"))?;
+            Ok(FileLine { number, spec, after, from_jobs })
+        });
+        match read {
+            Ok(line) => lines.push(line),
             Err(what) => mistakes.push((number, what)),
         }
     }
@@ -152,201 +132,254 @@ fn understand(bytes: &[u8], defaults: &JobSpec, shown: &str) -> anyhow::Result<V
     }
 }
 
-/// The jobs outside the file that lines follow, by the names in the lines. If one of them is not stored, this is an error, and
-/// nothing is written.
-async fn others(
-    cluster: &Cluster,
-    finder: &mut Finder<'_>,
-    lines: &[FileLine],
-    shown: &str,
-) -> anyhow::Result<BTreeMap<String, Vec<JobId>>> {
-    let (mut earlier, mut others, mut mistakes) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
+/// The keys of the lines, if they have keys.
+fn keys(lines: &[FileLine], shown: &str) -> anyhow::Result<Option<Vec<Keyed>>> {
+    if lines.iter().all(|line| line.spec.key.is_none()) {
+        return Ok(None);
+    }
+    let (mut known, mut keys, mut mistakes) = (BTreeMap::new(), Vec::new(), Vec::new());
     for line in lines {
-        let mut after = BTreeMap::new();
-        for (given, end) in line.after.iter().filter(|(given, _)| !earlier.contains(given.as_str())) {
-            if !others.contains_key(given) {
-                match finder.jobs(given).await {
-                    Ok(ids) => _ = others.insert(given.clone(), ids),
-                    Err(e) => mistakes.push((line.number, format!("no earlier line has this name, and {e}"))),
-                }
-            }
-            others.get(given).into_iter().flatten().for_each(|id| followed::follow(&mut after, *id, *end));
+        let Some(key) = line.spec.key.as_deref() else {
+            mistakes.push((
+                line.number,
+                "it has no key, and other lines have one: give each line a key, or none".to_owned(),
+            ));
+            continue;
+        };
+        if let Some(first) = known.insert(key, line.number) {
+            mistakes.push((line.number, format!("line {first} has the same key")));
         }
-        if let Err(e) = followed::check(cluster, &after).await {
-            mistakes.push((line.number, e.to_string()));
-        }
-        earlier.extend(line.spec.name.as_deref());
+        keys.push(Keyed::new(key, GivenParts::of(&line.spec, &line.names())?));
     }
     refuse(shown, mistakes)?;
-    Ok(others)
+    Ok(Some(keys))
 }
-
-/// The jobs of the lines. A line follows only earlier lines with the given name, so lines make no circle.
-fn specs(lines: &[FileLine], outside: &Outside, array: Array) -> Vec<JobSpec> {
-    let mut earlier: BTreeMap<&str, Vec<JobId>> = BTreeMap::new();
-    let mut specs = Vec::with_capacity(lines.len());
-    for (n, line) in (0_u32..).zip(lines) {
-        let mut spec = JobSpec { after: outside.of_options.clone(), ..line.spec.clone() };
-        for (given, end) in &line.after {
-            let ids = earlier.get(given.as_str()).or_else(|| outside.of_lines.get(given));
-            ids.into_iter().flatten().for_each(|id| followed::follow(&mut spec.after, *id, *end));
-        }
-        specs.push(spec);
-        if let Some(name) = line.spec.name.as_deref() {
-            earlier.entry(name).or_default().push(array.job(n));
-        }
-    }
-    specs
-}
-
-/// A submission of a file, which is new or was begun before.
-struct Submission {
-    begun_at: Time,
-    is_new: bool,
-    is_complete: bool,
-    outside: Outside,
-    /// The event that remembers it.
-    event: Event,
-}
-
-/// The jobs outside a file that its jobs follow.
-#[derive(Debug, Default)]
-struct Outside {
-    /// The jobs that the options name. Every job follows them.
-    of_options: BTreeMap<JobId, AfterEnd>,
-    /// The jobs that lines name, by the given name.
-    of_lines: BTreeMap<String, Vec<JobId>>,
-}
-
-/// The id of the event that remembers a file. It is fixed: of two programs that begin at once, only one can write the event.
-const REMEMBERED: Ulid = Ulid::nil();
 
 struct JobFile<'a> {
     args: &'a SubmitArgs,
     cluster: &'a Cluster,
     lines: &'a [FileLine],
+    files: &'a LocalFiles,
     /// The name of the file, for people.
     shown: &'a str,
-    /// The part of the ids of its jobs that follows from its content.
-    token: u64,
-    /// The subject of its events.
-    subject: String,
-    keep: Retention,
+    /// Where the ids of new jobs come from: they have the order of the lines.
+    fresh: Array,
     now: Time,
 }
 
 impl JobFile<'_> {
-    fn array(&self, begun_at: Time) -> Array {
-        Array::new(begun_at, self.token)
-    }
-
-    /// The earlier submission of this file if it is not over, otherwise a new one.
-    async fn begin_or_go_on(&self, context: &mut Context<'_>) -> anyhow::Result<Submission> {
-        let Some(earlier) = self.earlier().await? else { return self.begin(None).await };
-        if !earlier.is_complete || !self.has_ended(earlier.begun_at).await? {
-            return Ok(earlier);
+    /// Submits a file whose lines have no keys.
+    async fn submit_whole(&self, context: &mut Context<'_>) -> anyhow::Result<Vec<Job>> {
+        let mut content: Vec<String> =
+            self.lines.iter().map(|line| json!([line.spec, line.names()]).to_string()).collect();
+        // The jobs that all lines follow, as the options name them.
+        content.push(json!(self.args.job.after().collect::<Vec<_>>()).to_string());
+        if self.args.again {
+            content.push(Rng::real().bits().to_string());
         }
-        let before = show::when(earlier.begun_at, self.now);
-        writeln!(context.err, "it was submitted {before}, and all of its jobs have ended: it is submitted anew")?;
-        self.begin(Some(&earlier.event)).await
+        let content = digest(content.iter().map(String::as_bytes));
+        let key = match self.args.job.key.as_deref() {
+            Some(key) => Keyed::new(key, GivenParts::of_parts([("lines or options", content)])),
+            None => Keyed::of_file(&content),
+        };
+        for _ in 0..TRIES {
+            let earlier = key.earlier(&self.cluster.store).await?;
+            let begin = match &earlier {
+                None => Begin::New,
+                Some(earlier) if !earlier.is_complete => Begin::GoOn(earlier),
+                Some(earlier) if self.args.job.key.is_none() && self.has_ended(earlier).await? => {
+                    let before = show::when(earlier.first.made_at(), self.now);
+                    writeln!(
+                        context.err,
+                        "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
+                    )?;
+                    Begin::Anew(earlier)
+                }
+                Some(earlier) => return self.given_again(context, earlier).await,
+            };
+            let array = match begin {
+                Begin::GoOn(earlier) => {
+                    earlier.announce(context)?;
+                    Array::of(earlier.first)
+                }
+                Begin::New | Begin::Anew(_) => self.fresh,
+            };
+            let jobs = self.jobs(&self.ids(array), &BTreeMap::new()).await?;
+            self.files.store(context, self.cluster).await?;
+            if let Some(written) = key.write(self.cluster, begin, &jobs, self.now).await? {
+                return self.all_of(context, &jobs, written);
+            }
+        }
+        Err(submission::contended())
     }
 
-    /// Looks up the names of the jobs outside the file.
-    async fn find_outside(&self) -> anyhow::Result<Outside> {
+    /// Submits a file whose lines have keys.
+    async fn submit_lines(&self, context: &mut Context<'_>, keys: &[Keyed]) -> anyhow::Result<Vec<Job>> {
+        for _ in 0..TRIES {
+            let mut mistakes = Vec::new();
+            let mut ids = self.ids(self.fresh);
+            let mut known = BTreeSet::new();
+            let earlier = submission::earlier(&self.cluster.store, keys).await?;
+            for ((line, earlier), id) in self.lines.iter().zip(earlier).zip(&mut ids) {
+                match earlier.transpose() {
+                    Ok(None) => {}
+                    Ok(Some(earlier)) => {
+                        *id = earlier.first;
+                        known.insert(earlier.first);
+                    }
+                    Err(e) => mistakes.push((line.number, e.to_string())),
+                }
+            }
+            refuse(self.shown, mistakes)?;
+            let known: Vec<JobId> = known.into_iter().collect();
+            let stored = submission::stored(&self.cluster.store, &known, self.now).await?;
+            let stored: BTreeMap<JobId, Job> = stored.into_iter().map(|job| (job.summary.job_id, job)).collect();
+            let jobs = self.jobs(&ids, &stored).await?;
+            let is_new = |job: &&Job| !stored.contains_key(&job.summary.job_id);
+            let new: Vec<Job> = jobs.iter().filter(is_new).cloned().collect();
+            let rows = keys.iter().zip(&jobs).filter(|(_, job)| is_new(job));
+            let rows = rows.map(|(key, job)| Ok((job.summary.job_id, key.row(job.summary.job_id, true, self.now)?)));
+            let rows = rows.collect::<anyhow::Result<Vec<_>>>()?;
+            self.files.store(context, self.cluster).await?;
+            let together = new.chunks(JOBS_TOGETHER).zip(rows.chunks(JOBS_TOGETHER));
+            let together = together.map(|(jobs, keys)| Together { jobs, keys: keys.to_vec() }).collect();
+            let mut written = bulk::write(self.cluster, together, false).await;
+            if !matches!(written.error, Some(WriteError::Conflict(_))) {
+                written.jobs.extend(stored.into_values());
+                return self.all_of(context, &jobs, written);
+            }
+        }
+        Err(submission::contended())
+    }
+
+    fn ids(&self, array: Array) -> Vec<JobId> {
+        (0_u32..).take(self.lines.len()).map(|n| array.job(n)).collect()
+    }
+
+    /// The jobs of the lines, with these ids. Those that are stored already are as they are. A line means, by a name, only earlier
+    /// lines with the name, so lines make no circle. If a job that one of the others needs is not stored, this is an error.
+    async fn jobs(&self, ids: &[JobId], stored: &BTreeMap<JobId, Job>) -> anyhow::Result<Vec<Job>> {
         let mut finder = Finder::new(self.cluster);
         let of_options = followed::of_options(self.cluster, &mut finder, self.args.job.after()).await?;
-        let of_lines = others(self.cluster, &mut finder, self.lines, self.shown).await?;
-        Ok(Outside { of_options, of_lines })
+        let mut outside = BTreeMap::new();
+        let mut earlier: BTreeMap<&str, Vec<Job>> = BTreeMap::new();
+        let (mut jobs, mut mistakes) = (Vec::new(), Vec::new());
+        for (line, id) in self.lines.iter().zip(ids) {
+            let mut spec = JobSpec { after: of_options.clone(), ..line.spec.clone() };
+            if !stored.contains_key(id)
+                && let Err(e) = self.name(line, &mut spec, &earlier, &mut outside).await
+            {
+                mistakes.push((line.number, e.to_string()));
+            }
+            spec.key = spec.key.or_else(|| self.args.job.key.clone());
+            let job = match stored.get(id) {
+                Some(job) => job.clone(),
+                None => Job::submit(*id, spec, self.now).map_err(|e| UsageError(e.to_string()))?,
+            };
+            if let Some(name) = line.spec.name.as_deref() {
+                earlier.entry(name).or_default().push(job.clone());
+            }
+            jobs.push(job);
+        }
+        refuse(self.shown, mistakes)?;
+        Ok(jobs)
     }
 
-    fn event(&self, begun_at: Time, is_complete: bool) -> Event {
-        let detail = [("at", begun_at.as_ms().into()), ("complete", is_complete.into())];
-        Event {
-            subject: self.subject.clone(),
-            id: REMEMBERED.to_string(),
-            action: ActionName::Submit.to_string(),
-            reason: format!("{} of a file", show::several(self.lines.len(), "job")),
-            detail: detail.map(|(name, value)| (name.to_owned(), value)).into(),
-            expires_at: (self.now + self.keep.events).as_epoch_s(),
-            once: None,
+    /// Adds the jobs and the outputs that a line names: of earlier lines, or else of jobs that are stored.
+    async fn name(
+        &self,
+        line: &FileLine,
+        spec: &mut JobSpec,
+        earlier: &BTreeMap<&str, Vec<Job>>,
+        outside: &mut BTreeMap<String, (Meant, Vec<Job>)>,
+    ) -> anyhow::Result<()> {
+        let mut followed = BTreeMap::new();
+        for (given, end) in &line.after {
+            match earlier.get(given.as_str()) {
+                Some(jobs) => jobs.iter().for_each(|job| followed::follow(&mut spec.after, job.summary.job_id, *end)),
+                None => {
+                    let (meant, _) = self.outside(given, outside).await?;
+                    meant.ids.iter().for_each(|id| followed::follow(&mut followed, *id, *end));
+                }
+            }
+        }
+        for from in &line.from_jobs {
+            match earlier.get(from.job.as_str()) {
+                Some(jobs) => from.add(jobs, jobs.len() > 1, spec)?,
+                None => {
+                    let (meant, jobs) = self.outside(&from.job, outside).await?;
+                    from.add(jobs, from.is_array(meant, jobs)?, spec)?;
+                    jobs.iter().for_each(|job| followed::follow(&mut followed, job.summary.job_id, AfterEnd::Success));
+                }
+            }
+        }
+        followed::check(self.cluster, &followed).await?;
+        followed.into_iter().for_each(|(id, end)| followed::follow(&mut spec.after, id, end));
+        Ok(())
+    }
+
+    /// The stored jobs that this name means. Each name is looked up once.
+    async fn outside<'o>(
+        &self,
+        given: &str,
+        known: &'o mut BTreeMap<String, (Meant, Vec<Job>)>,
+    ) -> anyhow::Result<&'o (Meant, Vec<Job>)> {
+        match known.entry(given.to_owned()) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => {
+                let meant = Finder::new(self.cluster).meant(given).await;
+                let meant = meant.map_err(|e| anyhow::anyhow!("no earlier line has this name, and {e}"))?;
+                let jobs = self.cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+                Ok(unknown.insert((meant, jobs)))
+            }
         }
     }
 
-    /// The earlier submission of this file; `None` if there was none.
-    async fn earlier(&self) -> anyhow::Result<Option<Submission>> {
-        let Some(event) = self.cluster.store.history(&self.subject, 1).await?.into_iter().next() else {
-            return Ok(None);
-        };
-        let begun_at = event.detail.get("at").and_then(Value::as_i64);
-        let begun_at =
-            begun_at.context("the event of an earlier submission of this file cannot be read: give --again")?;
-        let is_complete = event.detail.get("complete").and_then(Value::as_bool).unwrap_or(false);
-        // No more jobs of a complete one are written, so what they follow is not needed.
-        let outside = if is_complete { Outside::default() } else { self.find_outside().await? };
-        Ok(Some(Submission { begun_at: Time::from_ms(begun_at), is_new: false, is_complete, outside, event }))
-    }
-
-    /// Whether all its stored jobs have ended.
-    async fn has_ended(&self, begun_at: Time) -> anyhow::Result<bool> {
-        let array = self.array(begun_at);
-        let stored = self.cluster.store.jobs_of((0_u32..).take(self.lines.len()).map(|n| array.job(n))).await?;
+    /// Whether all stored jobs of an earlier submission have ended.
+    async fn has_ended(&self, earlier: &Earlier) -> anyhow::Result<bool> {
+        let stored = self.cluster.store.jobs_of(self.ids(Array::of(earlier.first))).await?;
         Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
     }
 
-    /// Stores the event of the beginning, in place of the event `before` of a submission that is over.
-    async fn begin(&self, before: Option<&Event>) -> anyhow::Result<Submission> {
-        let outside = self.find_outside().await?;
-        let event = self.event(self.now, false);
-        let written = match before {
-            None => self.cluster.store.record(&event).await,
-            Some(before) => self.cluster.store.record_over(before, &event).await,
-        };
-        match written {
-            Ok(()) => Ok(Submission { begun_at: self.now, is_new: true, is_complete: false, outside, event }),
-            // Another program began the same file meanwhile.
-            Err(WriteError::Conflict(_)) => {
-                self.earlier().await?.context("another program began it meanwhile, and its event is gone: try again")
-            }
-            Err(e) => Err(e.into()),
+    /// The stored jobs of the earlier submission.
+    async fn given_again(&self, context: &mut Context<'_>, earlier: &Earlier) -> anyhow::Result<Vec<Job>> {
+        let ids = self.ids(Array::of(earlier.first));
+        if self.args.job.key.is_some() {
+            earlier.announce(context)?;
+            return submission::stored(&self.cluster.store, &ids, self.now).await;
         }
-    }
-
-    /// Stores in its event that all jobs are stored.
-    async fn end(&self, submission: &Submission) -> anyhow::Result<()> {
-        let complete = self.event(submission.begun_at, true);
-        match self.cluster.store.record_over(&submission.event, &complete).await {
-            // Another program has done so.
-            Ok(()) | Err(WriteError::Conflict(_)) => Ok(()),
-            Err(e) => Err(anyhow::Error::new(e).context("every job is stored, but its event does not say so")),
-        }
-    }
-
-    /// Prints the ids of the earlier submission.
-    async fn given_again(&self, context: &mut Context<'_>, jobs: &[Job]) -> anyhow::Result<Exit> {
-        let ids = jobs.iter().map(|job| job.summary.job_id);
-        let mut stored = show::readable(context.err, self.cluster.store.jobs_of(ids).await?)?;
+        let before = show::when(earlier.first.made_at(), self.now);
+        writeln!(
+            context.err,
+            "all of it was submitted {before}, and not all of its jobs have ended, so nothing was written: give --again to submit \
+             the same once more"
+        )?;
+        let mut stored = show::readable(context.err, self.cluster.store.jobs_of(ids.iter().copied()).await?)?;
         stored.sort_by_key(|job| job.summary.job_id);
-        if stored.len() < jobs.len() {
-            let gone = show::several(jobs.len() - stored.len(), "job");
+        if stored.len() < ids.len() {
+            let gone = show::several(ids.len() - stored.len(), "job");
             writeln!(context.err, "{gone} of them ended long ago and are not stored any more")?;
         }
-        submit::submitted(context, self.cluster, self.args, stored).await
+        Ok(stored)
     }
 
-    /// Prints which jobs are stored, and the lines of the others.
-    fn broken(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Exit> {
+    /// The stored jobs in the order of the lines. If some are missing, prints those that are stored; the error names the lines of the
+    /// others.
+    fn all_of(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Vec<Job>> {
+        let mut stored: BTreeMap<JobId, Job> = written.jobs.into_iter().map(|job| (job.summary.job_id, job)).collect();
+        let there: Vec<Job> = jobs.iter().filter_map(|job| stored.remove(&job.summary.job_id)).collect();
+        let Some(error) = written.error else { return Ok(there) };
         let numbers = |of: &BTreeSet<JobId>| {
             let those = self.lines.iter().zip(jobs).filter(|(_, job)| of.contains(&job.summary.job_id));
             ranges(those.map(|(line, _)| line.number))
         };
-        submit::print(context, self.args, &written.jobs)?;
+        submit::print(context, self.args.json, &there)?;
         let missing = numbers(&written.missing);
-        writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", written.jobs.len(), jobs.len())?;
+        writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", there.len(), jobs.len())?;
         if !written.unclear.is_empty() {
             writeln!(context.err, "not known: lines {}", numbers(&written.unclear))?;
         }
-        let error = written.error.map_or_else(|| anyhow::anyhow!("it was interrupted"), anyhow::Error::new);
-        Err(error.context("not all jobs are in; give the same file again to submit the rest"))
+        Err(anyhow::Error::new(error).context("not all jobs are in; give the same file again to submit the rest"))
     }
 }
 
@@ -367,7 +400,8 @@ mod tests {
             needs: Needs { vcpus: 2, ..Needs::default() },
             ..JobSpec::running(["work"])
         };
-        understand(text.as_bytes(), &defaults, "f")
+        let mut files = LocalFiles::default();
+        understand(text.as_bytes(), &defaults, &FileOptions::default(), &mut files, "f")
     }
 
     #[test]

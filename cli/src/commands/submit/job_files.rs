@@ -4,14 +4,16 @@
 //! before anything is stored. `--workdir` leaves out what an ignore file names.
 //! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
-use super::followed::{self, follow};
+use super::followed::follow;
 use crate::changes::operate::NO_BUCKET;
 use crate::console::{Cluster, Context, UsageError, show};
-use crate::view::find::Finder;
+use crate::view::find::Meant;
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgAction, Args};
 use files::{Digest, Digesting, LeftOut, Packed, TreeWriter, digest_of, pack_folder};
+use futures::future::ready;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use ignore::WalkBuilder;
 use jiff::fmt::rfc2822::DateTimeParser;
 use model::array::Array;
@@ -21,6 +23,8 @@ use model::stored::S3Place;
 use model::time::{Span, Time};
 use model::{AfterEnd, Job, JobSpec, Work};
 use s3::S3Error;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::unix::fs::PermissionsExt;
@@ -30,6 +34,8 @@ use tempfile::{NamedTempFile, TempPath};
 /// A content that was stored longer ago is stored again. So a lifecycle rule of the bucket that deletes objects after a month
 /// deletes nothing that a new job needs.
 const FRESH: Span = Span::from_s(7 * 86_400);
+/// How many files are stored at the same time.
+const FILES_AT_ONCE: usize = 16;
 /// A file of this size or more is announced, in bytes.
 const LARGE: u64 = 16 << 20;
 /// Names what `--workdir` leaves out, as `.gitignore` does.
@@ -40,17 +46,19 @@ const LEFT_OUT: [&str; 2] = [".git", ".nodekeeper"];
 const REPOSITORY: [&str; 2] = [".git", ".jj"];
 
 /// The files of a job, as options.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::commands) struct FileOptions {
     /// A file or a folder for the work directory of the job: a local path; s3://BUCKET/KEY, read with the role of the job; or
     /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows; of an array, a folder that has the output of
     /// each job by its number. NAME is its path in the work directory, by default the same as here. NAME comes after the last =, so
     /// a KEY with a = needs a NAME. May be given several times
     #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
+    #[serde(skip)]
     inputs: Vec<String>,
     /// Make the content of this folder the work directory of the job, without what git ignores there (by any .gitignore of the
     /// repository, .git/info/exclude or the person's own excludes) and what .nodekeeperignore names
     #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
     workdir: Option<PathBuf>,
     /// A file or a folder of the work directory that is kept when the command has succeeded; if it is missing, the job fails. A pattern
     /// in quotes, such as 'results/*.csv', keeps all that it names then, and at least one. `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
@@ -88,167 +96,178 @@ struct Upload {
     _archive: Option<TempPath>,
 }
 
-/// The files of the options. They are stored before the job is written.
+/// The local files of a submission, each path read once. They are stored before the jobs are written.
 #[derive(Debug, Default)]
-pub(in crate::commands) struct SubmittedFiles {
-    uploads: Vec<Upload>,
-    /// The inputs that are local folders: their names, and their paths here.
-    folders: Vec<(String, PathBuf)>,
-    /// The inputs from other jobs: their names, with the job and the path as given.
-    from_jobs: Vec<(String, String, String)>,
+pub(in crate::commands) struct LocalFiles {
+    /// By path, and by whether it is packed as a work directory.
+    uploads: BTreeMap<(PathBuf, bool), Upload>,
+}
+
+/// An input that is an output of another job.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct FromJob {
+    name: String,
+    /// The job as it is named.
+    pub(in crate::commands) job: String,
+    path: String,
 }
 
 impl FileOptions {
-    /// Reads the local files, and adds to the work what is known of its files without the cluster.
-    pub(in crate::commands) fn read(&self, work: &mut Work) -> anyhow::Result<SubmittedFiles> {
-        work.outputs.clone_from(&self.outputs);
-        work.keep_failed = self.keep_failed;
-        let mut files = SubmittedFiles::default();
+    pub(in crate::commands) fn of(inputs: Option<Vec<String>>, workdir: Option<String>) -> Self {
+        Self { inputs: inputs.unwrap_or_default(), workdir: workdir.map(PathBuf::from), ..Self::default() }
+    }
+
+    /// These files of a line beside those of the options. A line has one work directory.
+    pub(in crate::commands) fn over(mut self, options: &Self) -> Self {
+        self.inputs.splice(..0, options.inputs.iter().cloned());
+        self.workdir = self.workdir.or_else(|| options.workdir.clone());
+        self
+    }
+
+    /// Reads the local files, and adds to the work what is known of its files without the cluster. Returns the inputs from other jobs.
+    pub(in crate::commands) fn read(&self, work: &mut Work, local: &mut LocalFiles) -> anyhow::Result<Vec<FromJob>> {
+        let (mut from_jobs, mut folders) = (Vec::new(), Vec::new());
         if let Some(dir) = &self.workdir {
-            let upload = folder(dir, pack_unignored).with_context(|| cannot_read("--workdir", dir))?;
-            files.add_local(&mut work.inputs, WORK_DIRECTORY.to_owned(), upload)?;
+            let content = local.read(dir, true).with_context(|| cannot_read("--workdir", dir))?;
+            add(&mut work.inputs, WORK_DIRECTORY.to_owned(), Source::Content(content))?;
         }
         for given in &self.inputs {
-            files.add(&mut work.inputs, given)?;
+            let (from, name) = split(given);
+            let option = format!("--in {}", show::one_line(given));
+            if let Some(output) = from.strip_prefix("job:") {
+                from_jobs.push(
+                    FromJob::parse(output, name)
+                        .ok_or_else(|| UsageError(format!("{option}: it must be job:JOB/PATH")))?,
+                );
+            } else if from.starts_with("s3://") {
+                let place: S3Place = from.parse().map_err(|e| UsageError(format!("{option}: {e}")))?;
+                let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
+                add(&mut work.inputs, name.map_or(file, plain), Source::Object(place))?;
+            } else {
+                let path = Path::new(from);
+                let content = local.read(path, false).with_context(|| cannot_read("--in", path))?;
+                let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
+                    UsageError(format!(
+                        "{option}: say which name it gets in the work directory: --in {}=NAME",
+                        path.display()
+                    ))
+                })?;
+                if content.form == Form::Tree {
+                    folders.push((name.clone(), path.to_owned()));
+                }
+                add(&mut work.inputs, name, Source::Content(content))?;
+            }
         }
-        files.check_folders(&work.inputs)?;
-        Ok(files)
+        let names: Vec<&String> = work.inputs.keys().chain(from_jobs.iter().map(|from: &FromJob| &from.name)).collect();
+        folders.iter().try_for_each(|(folder, path)| check_folder(folder, path, &names))?;
+        Ok(from_jobs)
     }
 }
 
-impl SubmittedFiles {
-    fn add(&mut self, inputs: &mut Inputs, given: &str) -> anyhow::Result<()> {
-        let (from, name) = split(given);
-        let option = format!("--in {}", show::one_line(given));
-        if let Some(output) = from.strip_prefix("job:") {
-            let parts = output.split_once('/').map(|(job, path)| (job, plain(path)));
-            let (job, path) = parts.ok_or_else(|| UsageError(format!("{option}: it must be job:JOB/PATH")))?;
-            // What a pattern names has its own names in the work directory.
-            let own = || Pattern::of(&path).map_or_else(|| path.clone(), |_| WORK_DIRECTORY.to_owned());
-            let name = name.map_or_else(own, plain);
-            self.from_jobs.push((name, job.to_owned(), path));
-            return Ok(());
+/// Refuses an input whose path leads through a file of another input, a folder.
+fn check_folder(folder: &str, path: &Path, names: &[&String]) -> Result<(), UsageError> {
+    for name in names {
+        let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else { continue };
+        let mut above = Path::new(rest).ancestors().skip(1).filter(|part| !part.as_os_str().is_empty());
+        if let Some(file) = above.find(|part| path.join(part).is_file()) {
+            let file = Path::new(folder).join(file);
+            return Err(UsageError(format!(
+                "the input {name} is inside of {}, which is a file: give one of them another name, as --in FROM=NAME",
+                file.display()
+            )));
         }
-        if from.starts_with("s3://") {
-            let place: S3Place = from.parse().map_err(|e| UsageError(format!("{option}: {e}")))?;
-            let file = place.key().rsplit('/').next().unwrap_or_default().to_owned();
-            return Ok(add(inputs, name.map_or(file, plain), Source::Object(place))?);
-        }
-        let path = Path::new(from);
-        let upload = match path.is_dir() {
-            true => folder(path, |path, to| pack_folder(&File::open(path)?, to)),
-            false => file(path),
-        };
-        let upload = upload.with_context(|| cannot_read("--in", path))?;
-        let name = name.map(plain).or_else(|| name_of(path)).ok_or_else(|| {
-            UsageError(format!("{option}: say which name it gets in the work directory: --in {}=NAME", path.display()))
-        })?;
-        if upload.content.form == Form::Tree {
-            self.folders.push((name.clone(), path.to_owned()));
-        }
-        self.add_local(inputs, name, upload)
+    }
+    Ok(())
+}
+
+impl FromJob {
+    /// `JOB/PATH`, and the name that it gets.
+    fn parse(output: &str, name: Option<&str>) -> Option<Self> {
+        let (job, path) = output.split_once('/').map(|(job, path)| (job.to_owned(), plain(path)))?;
+        // What a pattern names has its own names in the work directory.
+        let own = || Pattern::of(&path).map_or_else(|| path.clone(), |_| WORK_DIRECTORY.to_owned());
+        Some(Self { name: name.map_or_else(own, plain), job, path })
     }
 
-    /// Refuses an input whose path leads through a file of another input, a folder.
-    fn check_folders(&self, inputs: &Inputs) -> Result<(), UsageError> {
-        let names = || inputs.keys().chain(self.from_jobs.iter().map(|(name, _, _)| name));
-        for (folder, path) in &self.folders {
-            for name in names() {
-                let Some(rest) = name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) else { continue };
-                let mut above = Path::new(rest).ancestors().skip(1).filter(|part| !part.as_os_str().is_empty());
-                if let Some(file) = above.find(|part| path.join(part).is_file()) {
-                    let file = Path::new(folder).join(file);
-                    return Err(UsageError(format!(
-                        "the input {name} is inside of {}, which is a file: give one of them another name, as --in FROM=NAME",
-                        file.display()
-                    )));
-                }
+    /// Adds the outputs of these jobs to the inputs of a job, which follows them. Of several jobs or members, the input is a folder
+    /// with what each of them made.
+    pub(in crate::commands) fn add(&self, jobs: &[Job], are_array: bool, spec: &mut JobSpec) -> anyhow::Result<()> {
+        for job in jobs {
+            let job_id = job.summary.job_id;
+            keeps(job, &show::one_line(&self.job), &self.path)?;
+            let number = are_array.then(|| Array::number(job_id).to_string());
+            for member in 0..job.summary.needs.nodes {
+                let of_member = (job.summary.needs.nodes > 1).then(|| format!("member-{member}"));
+                let source = Source::Output { job_id, member, path: self.path.clone() };
+                add(&mut spec.work.inputs, below(&self.name, [number.clone(), of_member]), source)?;
             }
+            follow(&mut spec.after, job_id, AfterEnd::Success);
         }
         Ok(())
     }
 
-    fn add_local(&mut self, inputs: &mut Inputs, name: String, upload: Upload) -> anyhow::Result<()> {
+    /// Whether these stored jobs, which its name means, are an array. It is an error if some jobs of the array are not stored any more.
+    pub(in crate::commands) fn is_array(&self, meant: &Meant, jobs: &[Job]) -> anyhow::Result<bool> {
+        let (shown, count) = (show::one_line(&self.job), meant.array(jobs));
+        ensure!(!jobs.is_empty(), "job {shown} is not stored");
+        let missing = count.map_or(0, |count| count.saturating_sub(jobs.len()));
+        ensure!(
+            missing == 0,
+            "{} of the array {shown}: not stored any more; give job:{shown}[N]/{} for the others",
+            show::several(missing, "job"),
+            self.path
+        );
+        Ok(count.is_some())
+    }
+}
+
+impl LocalFiles {
+    /// The content of a local path, which is read once.
+    fn read(&mut self, path: &Path, is_workdir: bool) -> anyhow::Result<Content> {
+        let key = (path.to_owned(), is_workdir);
+        if let Some(upload) = self.uploads.get(&key) {
+            return Ok(upload.content.clone());
+        }
+        let upload = match (is_workdir, path.is_dir()) {
+            (true, _) => folder(path, pack_unignored)?,
+            (false, true) => folder(path, |path, to| pack_folder(&File::open(path)?, to))?,
+            (false, false) => file(path)?,
+        };
         if upload.content.bytes > MAX_CONTENT_BYTES {
             let most = MAX_CONTENT_BYTES >> 40;
             let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
             return Err(UsageError(why).into());
         }
-        add(inputs, name, Source::Content(upload.content.clone()))?;
-        self.uploads.push(upload);
-        Ok(())
+        Ok(self.uploads.entry(key).or_insert(upload).content.clone())
     }
 
-    /// Refuses `--in job:…` with `--file`: the lines of the file name the outputs of other jobs.
-    pub(in crate::commands) fn refuse_other_jobs(&self) -> Result<(), UsageError> {
-        match self.from_jobs.first() {
-            None => Ok(()),
-            Some((_, job, path)) => Err(UsageError(format!(
-                "--in job:{job}/{path} does not go with --file: give the lines \"inputs\": {{\"{path}\": \"job:ID/0/{path}\"}}"
-            ))),
-        }
-    }
-
-    /// Adds the outputs of other jobs to the inputs. The job follows those jobs.
-    pub(in crate::commands) async fn find(
-        &self,
-        cluster: &Cluster,
-        finder: &mut Finder<'_>,
-        spec: &mut JobSpec,
-    ) -> anyhow::Result<()> {
-        for (name, given, path) in &self.from_jobs {
-            let meant = finder.meant(given).await?;
-            let jobs = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
-            let (shown, count) = (show::one_line(given), meant.array(&jobs));
-            ensure!(!jobs.is_empty(), "job {shown} is not stored");
-            let missing = count.map_or(0, |count| count.saturating_sub(jobs.len()));
-            ensure!(
-                missing == 0,
-                "{} of the array {shown}: not stored any more; give job:{shown}[N]/{path} for the others",
-                show::several(missing, "job")
-            );
-            for job in &jobs {
-                let job_id = job.summary.job_id;
-                keeps(job, &shown, path)?;
-                // Of several jobs or members, the input is a folder with what each of them made.
-                let number = count.map(|_| Array::number(job_id).to_string());
-                for member in 0..job.summary.needs.nodes {
-                    let of_member = (job.summary.needs.nodes > 1).then(|| format!("member-{member}"));
-                    let source = Source::Output { job_id, member, path: path.clone() };
-                    add(&mut spec.work.inputs, below(name, [number.clone(), of_member]), source)?;
-                }
-                follow(&mut spec.after, job_id, AfterEnd::Success);
-            }
-        }
-        if self.from_jobs.is_empty() {
-            return Ok(());
-        }
-        // The files of a job that has ended otherwise never come.
-        followed::check(cluster, &spec.after).await
-    }
-
-    /// Stores the local files that are not stored yet.
+    /// Stores the files that are not stored yet, several at the same time.
     pub(in crate::commands) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
         if self.uploads.is_empty() {
             return Ok(());
         }
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
-        let now = context.now();
-        for upload in &self.uploads {
-            if !upload.left_out.is_empty() {
-                writeln!(context.err, "nodekeeper: the job gets {} without {}", upload.shown, upload.left_out)?;
-            }
-            let place = place_of(&policy, cluster, &upload.content)?;
-            if is_there(cluster, &place, upload.content.bytes, now).await {
-                continue;
-            }
-            if upload.content.bytes >= LARGE {
-                writeln!(context.err, "storing {} ({})", upload.shown, bytes_text(upload.content.bytes))?;
-            }
-            let stored = cluster.outputs.put_file(&place, &upload.path, upload.content.bytes, upload.content.sha256());
-            stored.await.map_err(|e| cannot_store(&e, upload, &place))?;
+        let (now, policy) = (context.now(), &policy);
+        for upload in self.uploads.values().filter(|upload| !upload.left_out.is_empty()) {
+            writeln!(context.err, "nodekeeper: the job gets {} without {}", upload.shown, upload.left_out)?;
         }
-        Ok(())
+        let contents: BTreeMap<&str, &Upload> =
+            self.uploads.values().map(|upload| (upload.content.sha256(), upload)).collect();
+        let missing = stream::iter(contents.into_values()).map(|upload| async move {
+            let place = place_of(policy, cluster, &upload.content)?;
+            let is_there = is_there(cluster, &place, upload.content.bytes, now).await;
+            anyhow::Ok((!is_there).then_some((upload, place)))
+        });
+        let missing: Vec<_> =
+            missing.buffered(FILES_AT_ONCE).try_filter_map(|found| ready(Ok(found))).try_collect().await?;
+        for (upload, _) in missing.iter().filter(|(upload, _)| upload.content.bytes >= LARGE) {
+            writeln!(context.err, "storing {} ({})", upload.shown, bytes_text(upload.content.bytes))?;
+        }
+        let stored = stream::iter(missing).map(|(upload, place)| async move {
+            let stored = cluster.outputs.put_file(&place, &upload.path, upload.content.bytes, upload.content.sha256());
+            stored.await.map_err(|e| cannot_store(&e, upload, &place))
+        });
+        stored.buffer_unordered(FILES_AT_ONCE).try_collect().await
     }
 }
 

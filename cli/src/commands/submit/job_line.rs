@@ -4,6 +4,7 @@
 //! shows is a line, which submits the same job anew.
 //! Does not: look at other lines, or check what a job may ask for: `JobSpec` does.
 
+use super::job_files::FileOptions;
 use super::{JobOptions, strict_json};
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
 use clap::Args;
@@ -21,11 +22,13 @@ const AMOUNTS: [(&str, ReadAmount); 3] = [("_gib", gibibytes), ("_mib", mebibyte
 
 /// The fields that are no option of a job alone.
 const NO_OPTION: [&str; 3] = ["array_limit", "command", "pack"];
-/// The options that name files of whoever submits. They are no field.
-const NO_FIELD: [&str; 2] = ["env_file", "workdir"];
+/// Files as the option of this name has them. They become `inputs`.
+const IN: &str = "in";
+/// An option that is no field: a file of whoever submits.
+const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
-const STATE: &str = "all_allocs allocs cause containers copies done elements exit_code expires_at failed_count finished_at \
+const STATE: &str = "all_allocs allocs array_count array_index cause containers copies done elements exit_code expires_at failed_count finished_at \
     image_digest job_id lost_count queue rank reason state submitted_at tries version waits_because";
 
 /// The fields of a line, by their options.
@@ -33,7 +36,7 @@ static FIELDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     let options = JobOptions::augment_args(clap::Command::new("job"));
     let named = options.get_arguments().filter_map(|arg| Some((arg.get_long()?.to_owned(), arg.get_id().to_string())));
     let more = NO_OPTION.map(|field| (field.to_owned(), field.to_owned()));
-    named.filter(|(_, field)| !NO_FIELD.contains(&field.as_str())).chain(more).collect()
+    named.filter(|(_, field)| field != NO_FIELD).chain(more).collect()
 });
 
 /// An error about a job, with the names of fields in place of options.
@@ -51,10 +54,19 @@ pub(in crate::commands) fn about_fields(error: &str) -> String {
 }
 
 /// The jobs that a line follows, as it names them, each with how it must end.
-pub(in crate::commands) type NamedAfter = Vec<(String, AfterEnd)>;
+type NamedAfter = Vec<(String, AfterEnd)>;
+
+/// What a line says.
+#[derive(Debug, PartialEq)]
+pub(in crate::commands) struct JobLine {
+    pub(in crate::commands) spec: JobSpec,
+    pub(in crate::commands) after: NamedAfter,
+    /// Its `in` and its `workdir`, which are not read yet.
+    pub(in crate::commands) files: FileOptions,
+}
 
 /// Reads one line. `defaults` has the options of the command line, which the line overrides.
-pub(in crate::commands) fn read(line: &str, defaults: &Map<String, Value>) -> Result<(JobSpec, NamedAfter), String> {
+pub(in crate::commands) fn read(line: &str, defaults: &Map<String, Value>) -> Result<JobLine, String> {
     let not_json = |e: serde_json::Error| format!("it is not a JSON object on one line (`jq -c .` makes it one): {e}");
     let Value::Object(line) = strict_json::parse(line).map_err(not_json)? else {
         return Err("it is not a JSON object: write {\"command\": [\"true\"]}, for example".to_owned());
@@ -75,6 +87,11 @@ pub(in crate::commands) fn read(line: &str, defaults: &Map<String, Value>) -> Re
         let jobs = given.remove(field).map(|jobs| followed(jobs, end).map_err(|e| format!("{field}: {e}")));
         after.extend(jobs.transpose()?.into_iter().flatten());
     }
+    let (inputs, workdir) = (given.remove(IN), given.remove("workdir"));
+    let files = FileOptions::of(
+        inputs.map(|value| texts(IN, value)).transpose()?,
+        workdir.map(|value| text("workdir", value)).transpose()?,
+    );
     if let Some(Value::String(line)) = given.get("command") {
         let command = json!(["sh", "-c", line]);
         given.insert("command".to_owned(), command);
@@ -90,12 +107,24 @@ pub(in crate::commands) fn read(line: &str, defaults: &Map<String, Value>) -> Re
     let job = Value::Object(job);
     let needs = Needs { machine: part(&job)?, ..part(&job)? };
     let spec = JobSpec { needs, work: part(&job)?, failure_policy: part(&job)?, ..part(&job)? };
-    Ok((spec, after))
+    Ok(JobLine { spec, after, files })
+}
+
+fn text(field: &str, value: Value) -> Result<String, String> {
+    serde_json::from_value(value).map_err(|e| format!("{field}: {e}"))
+}
+
+/// The value of a field that is a text, or a list of texts.
+fn texts(field: &str, value: Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Array(list) => list.into_iter().map(|value| text(field, value)).collect(),
+        value => Ok(vec![text(field, value)?]),
+    }
 }
 
 /// The field of this name, and its value. The name of an amount may lack the unit.
 fn field(name: String, value: Value) -> Result<(String, Value), String> {
-    let fields: BTreeSet<&str> = FIELDS.values().map(String::as_str).collect();
+    let fields: BTreeSet<&str> = FIELDS.values().map(String::as_str).chain([IN]).collect();
     if fields.contains(name.as_str()) {
         return Ok((name, value));
     }
@@ -144,7 +173,24 @@ mod tests {
 
     fn line(text: &str) -> Result<(JobSpec, NamedAfter), String> {
         let Value::Object(defaults) = serde_json::to_value(JobSpec::default()).unwrap() else { panic!() };
-        read(text, &defaults)
+        read(text, &defaults).map(|line| (line.spec, line.after))
+    }
+
+    #[test]
+    fn a_line_names_local_files_as_the_options_do() {
+        let files = |text: &str| read(text, &Map::new()).map(|line| line.files);
+        assert_eq!(
+            files(r#"{"in": "a.py", "workdir": "d"}"#),
+            Ok(FileOptions::of(Some(vec!["a.py".into()]), Some("d".into())))
+        );
+        assert_eq!(
+            files(r#"{"in": ["a", "job:x/b=c"]}"#),
+            Ok(FileOptions::of(Some(vec!["a".into(), "job:x/b=c".into()]), None))
+        );
+        for (text, says) in [(r#"{"in": 3}"#, "in: "), (r#"{"in": [3]}"#, "in: "), (r#"{"workdir": []}"#, "workdir: ")]
+        {
+            assert!(files(text).unwrap_err().starts_with(says), "{text}");
+        }
     }
 
     #[test]

@@ -12,8 +12,10 @@ pub(crate) mod job_file;
 pub(crate) mod job_files;
 pub(crate) mod job_line;
 pub(crate) mod machine_options;
+pub(crate) mod rerun;
 pub(crate) mod run;
 pub(crate) mod strict_json;
+pub(crate) mod submission;
 
 use crate::changes::operate::accepting;
 use crate::commands::amounts::{gibibytes, mebibytes, seconds};
@@ -26,7 +28,7 @@ use array_numbers::Numbers;
 use bulk::Written;
 use clap::{ArgAction, Args};
 use job_env::{Variable, environment, once, variable};
-use job_files::{FileOptions, SubmittedFiles, warn_of_forgotten};
+use job_files::{FileOptions, FromJob, LocalFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
 use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
@@ -37,8 +39,9 @@ use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, N
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::path::PathBuf;
+use submission::{GivenParts, Keyed, submit_once};
 
-const MOST_JOBS: u64 = 10_000;
+const MOST_JOBS: u64 = 100_000;
 /// How many lines at the end of an output `--wait` prints.
 const LAST_LINES: usize = 100;
 
@@ -49,6 +52,11 @@ pub(in crate::commands) struct JobOptions {
     /// A name for people
     #[arg(long)]
     name: Option<String>,
+    /// A key of your own, such as nightly-2026-11-29. The same key with the same job is the same submission: it is made once, and given
+    /// again the answer is the job that is there, whatever its state. With other content it is an error that says what differs. An array or
+    /// a file has one key; in a file each line may have one instead
+    #[arg(long)]
+    pub(in crate::commands) key: Option<String>,
     /// From 0 to 1000; jobs with a higher priority come first
     #[arg(long, default_value_t = DEFAULT_PRIORITY)]
     priority: u32,
@@ -90,11 +98,11 @@ pub(in crate::commands) struct JobOptions {
     /// A variable of the environment; NAME alone takes the value that it has here. May be given several times
     #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
     #[serde(skip)]
-    env: Vec<Variable>,
+    pub(in crate::commands) env: Vec<Variable>,
     /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env overrides it
     #[arg(long, value_name = "FILE", action = ArgAction::Append)]
     #[serde(skip)]
-    env_file: Vec<PathBuf>,
+    pub(in crate::commands) env_file: Vec<PathBuf>,
     /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
@@ -108,8 +116,8 @@ pub(in crate::commands) struct JobOptions {
     #[serde(serialize_with = "table")]
     secret_files: Vec<(String, String)>,
     #[command(flatten)]
-    #[serde(skip)]
-    files: FileOptions,
+    #[serde(flatten)]
+    pub(in crate::commands) files: FileOptions,
     /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
     /// given several times
     #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
@@ -187,7 +195,7 @@ pub struct SubmitArgs {
     #[arg(long, short = 'i', conflicts_with = "file")]
     stdin: bool,
     /// Submit again a file that was submitted before
-    #[arg(long, requires = "file")]
+    #[arg(long, requires = "file", conflicts_with = "key")]
     pub(in crate::commands) again: bool,
     /// Wait until every job has ended; the exit code is 1 if a job did not complete
     #[arg(long)]
@@ -212,13 +220,14 @@ impl SubmitArgs {
         let count = indexes.count();
         let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));
         if jobs > MOST_JOBS {
-            let most = "at most 10,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
+            let most = "at most 100,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
             return Err(UsageError(format!("this is {jobs} jobs, and {most}")));
         }
         if let Some(name) = [COUNT_VARIABLE, INDEX_VARIABLE].into_iter().find(|name| spec.env.contains_key(*name)) {
             return Err(UsageError(format!("an array sets the variable {name} itself: give another one")));
         }
         let mut like = spec.clone();
+        like.array_count = u32::try_from(count).ok();
         like.array_limit = self.array.as_ref().and_then(|array| array.limit);
         like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
         let packed = |elements: Ranges| {
@@ -245,8 +254,8 @@ impl JobOptions {
         success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
     }
 
-    /// The job with these options and this command, and its files. The jobs that it follows are not looked up yet.
-    pub(in crate::commands) fn spec(&self, command: &[String]) -> anyhow::Result<(JobSpec, SubmittedFiles)> {
+    /// The job with these options and this command, without its local files and without the jobs that it names.
+    pub(in crate::commands) fn fields(&self, command: &[String]) -> anyhow::Result<JobSpec> {
         let tables = [("--ulimit", &self.ulimits), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
@@ -254,8 +263,7 @@ impl JobOptions {
         let fields = serde_json::from_value(serde_json::to_value(self)?)?;
         let mut spec = JobSpec { env: environment(&self.env, &self.env_file)?, ..fields };
         spec.work.command = command.to_vec();
-        let files = self.files.read(&mut spec.work)?;
-        Ok((spec, files))
+        Ok(spec)
     }
 }
 
@@ -270,22 +278,19 @@ fn named(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Exit> {
     let now = context.now();
-    let token = Rng::real().bits() & u128::from(u64::MAX);
-    let array = Array::new(now, u64::try_from(token).unwrap_or(0));
     // The last bits of the ids of an array are numbers. The id of one job ends with random bits: lists show these, and jobs are
     // spread by them.
-    let alone = JobId::new(Rng::real().ulid(now));
-    let jobs = |spec: &JobSpec| -> Result<Vec<Job>, UsageError> {
+    let jobs = |spec: &JobSpec, first: JobId| -> Result<Vec<Job>, UsageError> {
         let specs = args.specs(spec)?;
         let is_alone = specs.len() == 1;
-        let id = |n: u32| if is_alone { alone } else { array.job(n) };
+        let id = |n: u32| if is_alone { first } else { Array::of(first).job(n) };
         let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
         jobs.collect::<Result<_, _>>().map_err(|e| UsageError(e.to_string()))
     };
     let (cluster, Written { jobs, missing, unclear, error }) =
         write(context, &args.job, &args.command, args.stdin, jobs).await?;
     if let Some(error) = error {
-        print(context, args, &jobs)?;
+        print(context, args.json, &jobs)?;
         let all = jobs.len() + missing.len() + unclear.len();
         let said = format!("{} of {all} jobs were submitted", jobs.len());
         return Err(anyhow::Error::new(error).context(said));
@@ -293,34 +298,67 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     submitted(context, &cluster, args, jobs).await
 }
 
-/// Stores the files of these options, then writes the jobs that `jobs` makes of them.
+/// Stores the files of these options, then writes the jobs that `jobs` makes of them. It gets the id of the first one. With a key,
+/// what was written before is not written again.
 pub(in crate::commands) async fn write(
     context: &mut Context<'_>,
     options: &JobOptions,
     command: &[String],
     has_stdin: bool,
-    jobs: impl Fn(&JobSpec) -> Result<Vec<Job>, UsageError>,
+    jobs: impl Fn(&JobSpec, JobId) -> Result<Vec<Job>, UsageError>,
 ) -> anyhow::Result<(Cluster, Written)> {
-    let (mut spec, files) = options.spec(command)?;
+    let mut spec = options.fields(command)?;
+    let mut files = LocalFiles::default();
+    let from_jobs = options.files.read(&mut spec.work, &mut files)?;
     if has_stdin {
         input::pass_on(context, &mut spec)?;
     }
+    let now = context.now();
+    let fresh = JobId::new(Rng::real().ulid(now));
     // A mistake in the options is an error before anything is read.
-    jobs(&spec)?;
+    let elements = jobs(&spec, fresh)?.into_iter().map(|job| (job.work.pack, job.env.get(INDEX_VARIABLE).cloned()));
+    let names =
+        json!({"after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": elements.collect::<Vec<_>>()});
+    let key = options.key.as_deref().map(|key| Ok(Keyed::new(key, GivenParts::of(&spec, &names)?)));
+    let key = key.transpose().map_err(|e: anyhow::Error| e)?;
     let cluster = context.cluster().await?;
-    let mut finder = Finder::new(&cluster);
-    spec.after = followed::of_options(&cluster, &mut finder, options.after()).await?;
-    files.find(&cluster, &mut finder, &mut spec).await?;
-    let jobs = jobs(&spec)?;
-    accepting(&cluster, [&spec]).await?;
-    warn_of_forgotten(context, &spec)?;
-    files.store(context, &cluster).await?;
-    let written = bulk::write(&cluster, &jobs, false).await;
+    let earlier = match &key {
+        Some(key) => key.earlier(&cluster.store).await?,
+        None => None,
+    };
+    if let Some(earlier) = &earlier {
+        earlier.announce(context)?;
+    }
+    if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
+        name_jobs(&cluster, options, &from_jobs, &mut spec).await?;
+        accepting(&cluster, [&spec]).await?;
+        warn_of_forgotten(context, &spec)?;
+        files.store(context, &cluster).await?;
+    }
+    let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, |first| jobs(&spec, first)).await?;
     Ok((cluster, written))
 }
 
-pub(in crate::commands) fn print(context: &mut Context<'_>, args: &SubmitArgs, jobs: &[Job]) -> anyhow::Result<()> {
-    if args.json {
+/// Adds the jobs that the options name: those that the job follows, and those whose outputs it gets.
+async fn name_jobs(
+    cluster: &Cluster,
+    options: &JobOptions,
+    from_jobs: &[FromJob],
+    spec: &mut JobSpec,
+) -> anyhow::Result<()> {
+    let mut finder = Finder::new(cluster);
+    spec.after = followed::of_options(cluster, &mut finder, options.after()).await?;
+    for from in from_jobs {
+        let meant = finder.meant(&from.job).await?;
+        let stored = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+        from.add(&stored, from.is_array(&meant, &stored)?, spec)?;
+    }
+    // The files of a job that has ended otherwise never come.
+    followed::check(cluster, &spec.after).await
+}
+
+pub(in crate::commands) fn print(context: &mut Context<'_>, is_json: bool, jobs: &[Job]) -> anyhow::Result<()> {
+    if is_json {
         return show::json(context.out, &show::flat(json!(jobs)));
     }
     for job in jobs {
@@ -339,7 +377,7 @@ pub(in crate::commands) async fn submitted(
 ) -> anyhow::Result<Exit> {
     // With --wait, JSON shows the jobs as they ended.
     if !(args.wait && args.json) {
-        print(context, args, &jobs)?;
+        print(context, args.json, &jobs)?;
     }
     if !args.wait {
         return Ok(Exit::Done);
@@ -348,7 +386,7 @@ pub(in crate::commands) async fn submitted(
     followed.wait(context).await?;
     let jobs = &followed.jobs;
     if args.json {
-        print(context, args, jobs)?;
+        print(context, args.json, jobs)?;
     } else {
         for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
             let allocs = cluster.store.allocs_of(job).await?.rows;

@@ -15,9 +15,9 @@ use crate::commands::output::output_stream::{OutputStream, POLL, Until};
 use crate::commands::submit::{self, JobOptions};
 use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_yes, show};
 use crate::view::find::short;
+use anyhow::Context as _;
 use clap::Args;
 use model::ids::JobId;
-use model::rng::Rng;
 use model::{EndCause, Job, JobSpec, JobState};
 use std::collections::BTreeSet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -106,13 +106,14 @@ pub(in crate::commands) async fn run_with(
     mut heard: UnboundedReceiver<Heard>,
 ) -> anyhow::Result<Exit> {
     let now = context.now();
-    let id = JobId::new(Rng::real().ulid(now));
-    let job =
-        |spec: &JobSpec| Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| UsageError(e.to_string()));
+    let job = |spec: &JobSpec, id: JobId| {
+        Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| UsageError(e.to_string()))
+    };
     let (cluster, written) = submit::write(context, &args.job, &args.command, args.stdin, job).await?;
     if let Some(error) = written.error {
         return Err(error.into());
     }
+    let id = written.jobs.first().context("no job is stored")?.summary.job_id;
     if !args.quiet {
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }

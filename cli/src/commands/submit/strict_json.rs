@@ -1,6 +1,7 @@
 //! JSON from people's files: a name that occurs twice in one object is an error. serde_json would silently take the last one.
 //!
-//! Guarantees: nothing that the text says is dropped.
+//! Guarantees: nothing that the text says is dropped. A number that is whole is an integer, however it is written: data frames write 2
+//! as 2.0.
 //! Does not: know what the names mean.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -41,7 +42,13 @@ impl<'de> Visitor<'de> for StrictVisitor {
         Ok(Value::Null)
     }
 
-    plain!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_f64: f64, visit_str: &str);
+    plain!(visit_bool: bool, visit_u64: u64, visit_i64: i64, visit_str: &str);
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        // Above 2^53 a float may stand for another number than the one that was written.
+        let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
+        Ok(if is_whole { json_integer(value) } else { value.into() })
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
@@ -63,9 +70,23 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 }
 
+fn json_integer(value: f64) -> Value {
+    format!("{value:.0}").parse::<i64>().map_or_else(|_| value.into(), Value::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_number_is_an_integer_however_it_is_written() {
+        for (text, number) in
+            [("2.0", 2), ("-3.0", -3), ("1e3", 1000), ("-0.0", 0), ("9007199254740992.0", 1_i64 << 53)]
+        {
+            assert_eq!(parse(text).unwrap(), Value::from(number), "{text}");
+        }
+        assert!(["2.5", "1e300"].iter().all(|text| parse(text).unwrap().is_f64()));
+    }
 
     #[test]
     fn it_reads_what_the_usual_reader_reads_except_a_name_that_stands_twice() {

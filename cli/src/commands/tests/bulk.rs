@@ -1,7 +1,9 @@
-//! `submit --file`: many jobs, each once.
+//! Submissions that are made once: files, and keys.
 
 use super::*;
+use futures::future::join_all;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A file with this many jobs. Each has its number in its name.
 fn lines(jobs: usize) -> String {
@@ -135,7 +137,7 @@ async fn a_file_whose_jobs_have_all_ended_is_new() {
     // If two programs find at the same time that it has ended, only one of them submits it anew.
     let events = world.store().history(&submission(&world).await, 9).await.unwrap();
     let mut anew = events[0].clone();
-    anew.detail.insert("at".into(), 7.into());
+    anew.detail.insert("complete".into(), false.into());
     world.store().record_over(&events[0], &anew).await.unwrap();
     assert!(matches!(world.store().record_over(&events[0], &anew).await, Err(WriteError::Conflict(_))));
 }
@@ -143,20 +145,21 @@ async fn a_file_whose_jobs_have_all_ended_is_new() {
 /// The subject of the events about a file.
 async fn submission(world: &World) -> String {
     let rows = world.rows().await;
-    let key = rows.keys().find_map(|key| key.strip_prefix("events/submission#"));
-    format!("submission#{}", key.unwrap().chars().take_while(char::is_ascii_alphanumeric).collect::<String>())
+    let key = rows.keys().find_map(|key| key.strip_prefix("events/key#"));
+    format!("key#{}", key.unwrap().split_once('/').unwrap().0)
 }
 
 #[tokio::test]
 async fn an_old_broken_submission_is_not_guessed() {
     let mut world = World::with_policy().await;
     let mut broken = world.clone();
-    broken.cluster.store = without(world.cluster.dynamo.clone(), 2);
-    assert!(broken.run_with(&["submit", "--file", "-"], &lines(2)).await.result.is_err());
+    broken.cluster.store = without(world.cluster.dynamo.clone(), 50);
+    assert!(broken.run_with(&["submit", "--file", "-"], &lines(60)).await.result.is_err());
+    let before = count(&world, "jobs/").await;
     world.now = at(1000 + 8 * 86_400);
-    let error = world.run_with(&["submit", "--file", "-"], &lines(2)).await.error();
+    let error = world.run_with(&["submit", "--file", "-"], &lines(60)).await.error();
     assert!(error.contains("was begun 8 days ago") && error.contains("--again"), "{error}");
-    assert_eq!(count(&world, "jobs/").await, 0);
+    assert_eq!(count(&world, "jobs/").await, before);
 }
 
 #[tokio::test]
@@ -177,4 +180,295 @@ async fn a_file_with_a_mistake_submits_nothing() {
     for line in [&["submit", "--file", "-", "--count", "2"][..], &["submit", "--again", "--", "true"]] {
         assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
     }
+}
+
+fn id(said: Said) -> JobId {
+    said.out.trim().parse().unwrap_or_else(|_| panic!("{said:?}"))
+}
+
+#[tokio::test]
+async fn the_same_key_with_the_same_job_is_the_same_job_whatever_its_state() {
+    let world = World::with_policy().await;
+    let line = ["submit", "--key", "nightly-1", "--vcpus", "2", "--", "work"];
+    let first = id(world.run(&line).await);
+    let (again, changed) = world.changes(&line).await;
+    assert_eq!(again.err, "it was submitted 0 s ago with the same key, so nothing was written\n");
+    assert_eq!((id(again), changed), (first, Vec::new()));
+    world.run(&["cancel", &first.to_string()]).await.done();
+    assert_eq!(id(world.run(&line).await), first, "an ended job is the same job too");
+    let shown = world.run(&["job", &first.to_string(), "--json"]).await.json();
+    assert_eq!(shown["key"], "nightly-1");
+    let other = id(world.run(&["submit", "--key", "nightly-2", "--vcpus", "2", "--", "work"]).await);
+    assert_ne!(other, first);
+    assert_eq!(count(&world, "jobs/").await, 2);
+}
+
+#[tokio::test]
+async fn a_key_with_other_content_is_an_error_that_names_what_differs() {
+    let world = World::with_policy().await;
+    world.run(&["submit", "--name", "before", "--", "true"]).await.done();
+    world.run(&["submit", "--key", "k", "--after", "before", "--", "work"]).await.done();
+    let before = world.rows().await;
+    for (options, differs) in [
+        (&["--after", "before", "--", "play"][..], "another command:"),
+        (&["--after", "before", "--vcpus", "2", "--env", "A=1", "--", "work"], "another env, vcpus:"),
+        (&["--after-any", "before", "--", "work"], "another after:"),
+        (&["--after", "before", "--count", "2", "--", "work"], "another array:"),
+        (&["--", "work"], "another after:"),
+    ] {
+        let line: Vec<&str> = ["submit", "--key", "k"].iter().chain(options).copied().collect();
+        let error = world.run(&line).await.error();
+        assert!(error.contains("was submitted with this key and with") && error.contains(differs), "{error}");
+    }
+    assert_eq!(world.rows().await, before);
+}
+
+#[tokio::test]
+async fn of_many_programs_that_submit_at_once_with_one_key_one_makes_the_job() {
+    let world = World::with_policy().await;
+    for (n, line) in [
+        (1, &["submit", "--key", "one", "--", "work"][..]),
+        (70, &["submit", "--key", "many", "--count", "70", "--", "work"]),
+    ] {
+        let before = count(&world, "jobs/").await;
+        let said = join_all((0..8).map(|_| world.run(line))).await;
+        let ids: BTreeSet<String> = said.into_iter().map(|said| said.out).collect();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        assert_eq!((ids.first().unwrap().lines().count(), count(&world, "jobs/").await), (n, before + n));
+    }
+}
+
+/// A database that carries out the transaction with this number, and loses its answer.
+struct Loses {
+    db: Dynamo,
+    left: AtomicUsize,
+}
+
+#[async_trait]
+impl Db for Loses {
+    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        self.db.get(key).await
+    }
+    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        self.db.get_many(keys).await
+    }
+    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.db.query(query, from).await
+    }
+    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.db.scan(scan, from).await
+    }
+    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
+        self.db.write(write, answer).await
+    }
+    async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
+        self.db.transact(writes).await?;
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(DbError::Unreachable { operation: "TransactWriteItems", detail: "lost".to_owned() }.into());
+        }
+        Ok(())
+    }
+    async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
+        self.db.put_new(table, rows).await
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_doubles_nothing() {
+    let world = World::with_policy().await;
+    let keyed = "{\"key\": \"a\", \"command\": \"true\"}\n{\"key\": \"b\", \"command\": \"true\"}\n";
+    for (line, input, n) in [
+        (&["submit", "--key", "one", "--", "work"][..], "", 1),
+        (&["submit", "--key", "many", "--count", "60", "--", "work"], "", 60),
+        (&["submit", "--file", "-"], keyed, 2),
+    ] {
+        let before = count(&world, "jobs/").await;
+        let mut lossy = world.clone();
+        let db = Loses { db: world.cluster.dynamo.clone(), left: AtomicUsize::new(1) };
+        lossy.cluster.store = Store::new(Arc::new(db));
+        let said = lossy.run_with(line, input).await;
+        assert_eq!(said.result.unwrap(), Exit::Done, "{line:?}");
+        let again = world.run_with(line, input).await;
+        assert_eq!((again.out, count(&world, "jobs/").await), (said.out, before + n), "{line:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_array_with_a_key_that_broke_off_is_completed() {
+    let world = World::with_policy().await;
+    let line = ["submit", "--key", "sweep", "--count", "120", "--", "work"];
+    let mut broken = world.clone();
+    broken.cluster.store = without(world.cluster.dynamo.clone(), 20);
+    let error = broken.run(&line).await.error();
+    assert!(error.starts_with("100 of 120 jobs were submitted"), "{error}");
+    let said = world.run(&line).await;
+    assert_eq!(said.err, "it was begun 0 s ago: only what is missing is written\n");
+    assert_eq!((said.out.lines().count(), count(&world, "jobs/").await), (120, 120));
+    let again = world.run(&line).await;
+    assert_eq!(again.out, said.out);
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_stored_any_more_is_not_made_again() {
+    let world = World::with_policy().await;
+    let line = ["submit", "--key", "k", "--", "work"];
+    let first = id(world.run(&line).await);
+    let gone = DbWrite { key: store::job_key(first), when: Vec::new(), effect: store::Effect::Delete };
+    world.store().apply(&gone).await.unwrap();
+    let error = world.run(&line).await.error();
+    assert!(error.contains(&first.to_string()) && error.contains("give another key"), "{error}");
+    assert_eq!(count(&world, "jobs/").await, 0);
+}
+
+#[tokio::test]
+async fn each_line_of_a_file_may_have_a_key_and_only_new_lines_are_written() {
+    let world = World::with_policy().await;
+    let lines = |texts: &[&str]| texts.join("\n");
+    let (a, b) = (r#"{"key": "a", "name": "x", "command": "one"}"#, r#"{"key": "b", "after": "x", "command": "two"}"#);
+    let first = world.run_with(&["submit", "--file", "-"], &lines(&[a, b])).await;
+    let ids: Vec<JobId> = first.out.lines().map(|id| id.parse().unwrap()).collect();
+    assert!(ids.is_sorted() && ids.len() == 2);
+    // A line before the others is new, and one behind them follows a job of an earlier submission.
+    let (new, c) = (r#"{"key": "0", "command": "zero"}"#, r#"{"key": "c", "after": "x", "command": "three"}"#);
+    let said = world.run_with(&["submit", "--file", "-"], &lines(&[new, a, b, c])).await;
+    let more: Vec<JobId> = said.out.lines().map(|id| id.parse().unwrap()).collect();
+    assert_eq!((&more[1..3], more.len(), count(&world, "jobs/").await), (&ids[..], 4, 4));
+    let last = world.store().job(more[3]).await.unwrap().unwrap();
+    assert_eq!((last.key.as_deref(), last.summary.after.keys().copied().collect()), (Some("c"), vec![ids[0]]));
+    let before = world.rows().await;
+    let other = r#"{"key": "b", "after": "x", "command": "2"}"#;
+    for (texts, says) in [
+        (&[a, other][..], "line 2: job"),
+        (&[a, other], "another command"),
+        (&[a, a], "line 2: line 1 has the same key"),
+        (&[a, r#"{"command": "none"}"#], "line 2: it has no key, and other lines have one"),
+        (&[r#"{"key": "", "command": "x"}"#], "line 1: key \"\" must be 1 to 128 characters"),
+    ] {
+        let error = world.run_with(&["submit", "--file", "-"], &lines(texts)).await.error();
+        assert!(error.starts_with("nothing of standard input was submitted") && error.contains(says), "{error}");
+    }
+    assert_eq!(world.rows().await, before);
+}
+
+#[tokio::test]
+async fn a_file_with_a_key_is_one_submission() {
+    let world = World::with_policy().await;
+    let input = "{\"command\": \"a\"}\n{\"command\": \"b\"}\n";
+    let line = ["submit", "--key", "k", "--file", "-"];
+    let first = world.run_with(&line, input).await;
+    assert_eq!(first.out.lines().count(), 2);
+    for id in first.out.lines() {
+        world.run(&["cancel", id]).await.done();
+    }
+    let again = world.run_with(&line, input).await;
+    assert_eq!(
+        (again.out, count(&world, "jobs/").await),
+        (first.out, 2),
+        "its jobs have ended, and it is not submitted anew"
+    );
+    let error = world.run_with(&line, "{\"command\": \"a\"}\n").await.error();
+    assert!(error.contains("another lines or options"), "{error}");
+    assert_eq!(parse(&["submit", "--file", "-", "--key", "k", "--again"]).unwrap_err().exit_code(), 2);
+}
+
+#[tokio::test]
+async fn run_with_a_key_follows_the_job_that_is_there() {
+    let world = World::with_policy().await;
+    let first = id(world.run(&["submit", "--key", "k", "--", "work"]).await);
+    world.run(&["cancel", &first.to_string()]).await.done();
+    let said = world.run(&["run", "--key", "k", "--", "work"]).await;
+    assert_eq!(said.result.unwrap(), Exit::Code(130), "it was cancelled");
+    assert!(said.err.contains(&first.to_string()), "{}", said.err);
+}
+
+/// The answers of `batch` to these requests.
+async fn answers(world: &World, requests: &[&str]) -> Vec<serde_json::Value> {
+    let (send, lines) = tokio::sync::mpsc::channel(64);
+    for request in requests {
+        send.send(Ok(format!("{request}\n").into_bytes())).await.unwrap();
+    }
+    drop(send);
+    let said = world.said("", async |context| crate::commands::batch::answer(context, lines).await).await;
+    assert_eq!((said.result.unwrap(), said.err.as_str()), (Exit::Done, ""));
+    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_program_submits_waits_and_cancels_in_one_process() {
+    let world = World::with_policy().await;
+    let submit = r#"{"id": "a", "submit": [{"key": "x", "name": "x", "command": "one"}, {"key": "y", "command": "two", "after": "x"}]}"#;
+    let answers = answers(
+        &world,
+        &[
+            submit,
+            submit,
+            r#"{"id": 2, "wait": ["x"]}"#,
+            r#"{"id": 3, "cancel": ["x"]}"#,
+            r#"{"id": 4, "list": ["x"]}"#,
+            r#"{"id": 5, "submit": [{"command": "again"}]}"#,
+            r#"{"id": 5, "submit": [{"command": "again"}]}"#,
+        ],
+    )
+    .await;
+    let ids: BTreeSet<JobId> = serde_json::from_value(answers[0]["jobs"].clone()).unwrap();
+    assert_eq!((ids.len(), &answers[1]), (2, &answers[0]), "the same keys are the same jobs");
+    let of = |id: serde_json::Value| answers.iter().filter(move |answer| answer["id"] == id).collect::<Vec<_>>();
+    let waited = of(2.into());
+    assert_eq!((&waited[0]["ended"]["state"], &waited[0]["ended"]["key"]), (&"cancelled".into(), &"x".into()));
+    assert_eq!((&waited[1]["done"], waited.len()), (&true.into(), 2));
+    assert_eq!(of(3.into())[0]["done"], true);
+    assert_eq!(of(4.into())[0]["rows"][0]["state"], "cancelled");
+    let fresh = of(5.into());
+    assert_ne!(fresh[0]["jobs"], fresh[1]["jobs"], "without a key, each submission makes new jobs");
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_answered_says_whether_it_is_wrong() {
+    let world = World::with_policy().await;
+    for (request, kind, says) in [
+        ("nonsense", "wrong", "it is no request"),
+        (r#"{"submit": []}"#, "wrong", "give it an id"),
+        (r#"{"id": 1, "submit": [], "wait": []}"#, "wrong", "it is no request"),
+        (r#"{"id": 1, "delete": ["x"]}"#, "wrong", "unknown variant `delete`"),
+        (r#"{"id": 1, "submit": [{"command": "a"}, {"comand": "b"}]}"#, "wrong", "line 2: \"comand\" is not a field"),
+        (r#"{"id": 1, "wait": ["nothing"]}"#, "failed", "no stored job has the id or the name"),
+        (r#"{"id": 1, "cancel": ["nothing"]}"#, "failed", "no stored job has the id or the name"),
+        (r#"{"id": 1, "fetch": {"job": "x", "dir": ".", "to": 1}}"#, "wrong", "unknown field `to`"),
+    ] {
+        let answer = answers(&world, &["", request]).await;
+        let error = &answer[0]["error"];
+        assert_eq!((answer.len(), error["kind"].as_str()), (1, Some(kind)), "{answer:?}");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
+    let away = DbError::Unreachable { operation: "GetItem", detail: String::new() };
+    let kinds = [
+        anyhow::Error::from(away).context("more"),
+        WriteError::CONFLICT.into(),
+        UsageError("x".into()).into(),
+        anyhow::anyhow!("x"),
+    ];
+    assert_eq!(kinds.map(|e| crate::console::ErrorKind::of(&e).exit_code()), [75, 75, 2, 1]);
+}
+
+#[tokio::test]
+async fn a_rerun_is_the_same_job_but_for_what_changes() {
+    let world = World::with_policy().await;
+    let submit = ["submit", "--name", "sweep", "--array", "3-5", "--env", "A=1", "--memory", "2G", "--", "work"];
+    let first = world.run(&submit).await.done();
+    let array = format!("{}[*]", first.lines().next().unwrap());
+    world.run(&["cancel", "sweep[4]"]).await.done();
+    let line = ["rerun", &array, "--failed", "--key", "r", "--memory", "4G", "--env", "B=2"];
+    let again = id(world.run(&line).await);
+    assert_eq!(id(world.run(&line).await), again, "the same key is the same rerun");
+    let new = world.store().job(again).await.unwrap().unwrap();
+    let needs = (new.summary.array_index(), new.summary.needs.memory_mib, new.summary.state);
+    assert_eq!(needs, (Some(4), 4096, JobState::Queued));
+    let env: Vec<&str> = new.env.values().map(String::as_str).collect();
+    assert_eq!((new.work.command.as_slice(), env), (&["work".to_owned()][..], vec!["1", "2", "3", "4"]));
+    let other = world.run(&["rerun", &array, "--failed", "--key", "r", "--memory", "8G"]).await.error();
+    assert!(other.contains("another changes"), "{other}");
+    let all = world.run(&["rerun", &array]).await.done();
+    assert_eq!(all.lines().count(), 3, "without --failed, all that are stored");
+    assert_eq!(parse(&["rerun", "sweep", "--in", "x"]).unwrap_err().exit_code(), 2);
+    assert!(world.run(&["rerun", "nothing"]).await.error().contains("no stored job"));
 }

@@ -361,3 +361,34 @@ async fn a_retry_rule_that_can_never_be_followed_is_refused() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
+    let world = World::with_policy().await;
+    world.run(&["submit", "--name", "alone", "--", "true"]).await.done();
+    world.run(&["submit", "--name", "sweep", "--array", "0-4", "--", "work"]).await.done();
+    let list = world.run(&["jobs"]).await.done();
+    let line = list.lines().find(|line| line.contains("sweep")).unwrap();
+    assert!(list.lines().count() >= 3 && list.matches("sweep").count() == 1 && line.contains("5 queued"), "{list}");
+    let id = line.split_whitespace().next().unwrap();
+    assert!(id.ends_with("[*]"), "{line}");
+    let rows = world.run(&["jobs", "--json", "--name", "sweep"]).await.json();
+    let of = |field: &str| rows.as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((of("array_index"), of("array_count")), (vec![4, 3, 2, 1, 0], vec![5; 5]));
+    world.run(&["cancel", "sweep[1-2]"]).await.done();
+    for name in ["sweep[*]", id] {
+        let shown = world.run(&["job", name]).await.done();
+        assert!(shown.contains("3 queued, 2 cancelled") && shown.contains("1-2"), "{shown}");
+    }
+    let shape = world.run(&["job", "sweep", "--json"]).await.json();
+    assert_eq!((&shape["array_count"], &shape["states"]["queued"]), (&5.into(), &3.into()));
+    assert_eq!(shape["alike"][0]["elements"], "1-2");
+    let one = world.run(&["job", "sweep[3]", "--json"]).await.json();
+    assert_eq!(one["env"]["NODEKEEPER_ARRAY_INDEX"], "3");
+    world.run(&["submit", "--name", "packs", "--count", "6", "--pack", "3", "--", "work"]).await.done();
+    let list = world.run(&["jobs", "--name", "packs"]).await.done();
+    assert!(list.contains("6 queued"), "{list}");
+    assert!(world.run(&["job", "packs[9]"]).await.error().contains("no stored job with the number 9"));
+    let pack = world.run(&["job", "packs[4]"]).await.done();
+    assert!(pack.contains("3-5"), "the pack of element 4: {pack}");
+}

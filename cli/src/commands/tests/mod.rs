@@ -249,6 +249,11 @@ impl World {
 
     async fn run_with(&self, line: &[&str], input: &str) -> Said {
         let command = parse(line).unwrap();
+        self.said(input, async |context| run(command, context).await).await
+    }
+
+    /// What this prints, and its result.
+    async fn said(&self, input: &str, what: impl AsyncFnOnce(&mut Context<'_>) -> anyhow::Result<Exit>) -> Said {
         let cluster = self.cluster.clone();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut context = Context {
@@ -264,7 +269,7 @@ impl World {
             out: &mut out,
             err: &mut err,
         };
-        let result = run(command, &mut context).await;
+        let result = what(&mut context).await;
         Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
     }
 

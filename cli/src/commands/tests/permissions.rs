@@ -30,6 +30,8 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Cost(_)
         | Command::Web(_) => Some("reader"),
         Command::Submit(_)
+        | Command::Batch(_)
+        | Command::Rerun(_)
         | Command::Run(_)
         | Command::Fetch(_)
         | Command::Cancel(_)

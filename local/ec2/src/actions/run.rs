@@ -108,26 +108,27 @@ impl Ec2Call<'_> {
         let counts = |i: &Ec2Instance| {
             i.market == launch.market && !matches!(i.state, InstanceState::Terminated | InstanceState::Stopped)
         };
-        let vcpus = match launch.market {
-            Market::OnDemand => faults.max_vcpus,
-            Market::Spot => faults.max_spot_vcpus,
-            // The reservation itself counts against the quota.
-            Market::Reserved => None,
+        let used = |each: fn(&Ec2Instance) -> u32| -> u32 {
+            self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| each(i)).sum()
         };
+        let (instances, vcpus) = match launch.market {
+            Market::OnDemand => (faults.max_instances, faults.max_vcpus),
+            Market::Spot => (faults.max_spot_instances, faults.max_spot_vcpus),
+            // The reservation itself counts against the quota.
+            Market::Reserved => (None, None),
+        };
+        if let Some(most) = instances {
+            let left = most.saturating_sub(used(|_| 1));
+            let message = format!("Your quota allows for {left} more running instance(s). You requested more.");
+            limit(left, over_quota(launch.market, "InstanceLimitExceeded", message))?;
+        }
         if let Some(most) = vcpus {
-            let used = self.world.listed(None).filter(|(_, i)| counts(i)).map(|(_, i)| i.vcpus).sum();
-            let left = most.saturating_sub(used) / launch.vcpus.max(1);
+            let left = most.saturating_sub(used(|i| i.vcpus)) / launch.vcpus.max(1);
             let message = format!(
                 "You have requested more vCPU capacity than your current vCPU limit of {most} allows for the instance \
                  bucket that the specified instance type belongs to."
             );
-            limit(
-                left,
-                match launch.market {
-                    Market::Spot => ApiError::new("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
-                    _ => ApiError::new("VcpuLimitExceeded", message),
-                },
-            )?;
+            limit(left, over_quota(launch.market, "VcpuLimitExceeded", message))?;
         }
         let (zone, instance_type) = (&launch.subnet.zone, &launch.instance_type);
         if let Some(id) = launch.capacity_reservation {
@@ -242,6 +243,14 @@ impl<'a> Launch<'a> {
             },
         })
     }
+}
+
+/// The error of a launch that is above a quota. Spot has one for both of its quotas.
+fn over_quota(market: Market, code: &str, message: String) -> ApiError {
+    if market == Market::Spot {
+        return ApiError::new("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded");
+    }
+    ApiError::new(code, message)
 }
 
 /// The parameters on which two requests with one client token must agree: all but the token.

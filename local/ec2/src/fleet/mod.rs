@@ -131,7 +131,7 @@ impl Ec2Call<'_> {
                 tried.push(Tried { way, launched: Err(untried()) });
                 continue;
             }
-            let fault = self.world.faults.fail_call("RunInstances", &way.launch);
+            let fault = self.world.faults.fail_part("RunInstances", &way.launch);
             let launch = match fault.and_then(|()| Launch::read(&way.launch, settings).map_err(of_fleet)) {
                 Ok(launch) => launch,
                 Err(error) => {

@@ -13,6 +13,17 @@ async fn with(faults: Faults) -> Bench {
 const SPOT: (&str, &str) = ("InstanceMarketOptions.MarketType", "spot");
 
 #[tokio::test]
+async fn instances_have_quotas_beside_those_of_their_vcpus_and_calls_are_throttled() {
+    let quotas = Faults { max_instances: Some(2), max_spot_instances: Some(1), throttle_calls: 1, ..Faults::default() };
+    let bench = with(quotas).await;
+    bench.run(&[]).await.is_refused(503, "RequestLimitExceeded");
+    assert_eq!(bench.run(&[("MaxCount", "5")]).await.ok().ids().len(), 2, "as many as there are, above MinCount");
+    bench.run(&[]).await.is_refused(400, "InstanceLimitExceeded");
+    bench.run(&[SPOT]).await.ok();
+    bench.run(&[SPOT]).await.is_refused(400, "MaxSpotInstanceCountExceeded");
+}
+
+#[tokio::test]
 async fn each_market_has_its_own_quota() {
     let kind = InstanceType { name: "one".into(), vcpus: 1, ..InstanceType::default() };
     let bench = Bench::new(Ec2Settings { instance_types: vec![kind], ..two_zones() }).await;

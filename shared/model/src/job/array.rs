@@ -8,10 +8,10 @@
 //! of theirs are random too.
 //! Does not: limit anything. The plan of poll-and-scale keeps to `array_limit`.
 
-use crate::ids::{JobId, Ulid};
-use crate::time::Time;
+use crate::ids::JobId;
+#[cfg(any(test, feature = "fixtures"))]
+use crate::ids::Ulid;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// The bits of an id that number the jobs of an array.
@@ -25,18 +25,14 @@ pub const COUNT_VARIABLE: &str = "NODEKEEPER_ARRAY_COUNT";
 /// The variable of each job of an array, unless it is a pack, that has its number.
 pub const INDEX_VARIABLE: &str = "NODEKEEPER_ARRAY_INDEX";
 
-/// How many elements the array of a job with this environment has. `None`: it is of no array, or this cannot be seen.
-pub fn count(env: &BTreeMap<String, String>) -> Option<usize> {
-    env.get(COUNT_VARIABLE)?.parse().ok()
-}
-
 /// The part that the ids of all jobs of an array have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Array(u128);
 
 impl Array {
-    /// The array that begins at this time. Of the token, 56 bits count. The same time and token give the same array.
-    pub fn new(at: Time, token: u64) -> Self {
+    /// The array that begins at this time. Of the token, 56 bits count.
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn new(at: crate::time::Time, token: u64) -> Self {
         let ms = u64::try_from(at.as_ms()).unwrap_or(0);
         Self::of(JobId::new(Ulid::from_parts(ms, u128::from(token >> 8) << NUMBER_BITS)))
     }
@@ -78,20 +74,21 @@ impl ArrayLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Time;
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_ids_of_an_array_are_in_its_order_and_the_same_every_time() {
-        let array = Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ab_cdef);
+    fn the_ids_of_an_array_are_in_its_order() {
+        let of = |ms, token| Array::new(Time::from_ms(ms), token);
+        let array = of(1_800_000_000_000, 0x0123_4567_89ab_cdef);
         let numbers = [0, 1, 2, 255, 256, 99_999, MAX_ARRAY - 1];
         let some = numbers.map(|n| array.job(n));
         assert!(some.is_sorted_by(|a, b| a < b), "{some:?}");
-        assert_eq!(some, numbers.map(|n| Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ab_cd00).job(n)));
         assert!(some.iter().all(|job| Array::of(*job) == array));
         assert_eq!(some.map(Array::number), numbers);
-        let other = Array::new(Time::from_ms(1_800_000_000_000), 0x0123_4567_89ac_0000);
-        assert_ne!(other, array);
-        assert_ne!(Array::new(Time::from_ms(1_800_000_000_001), 0x0123_4567_89ab_cdef), array);
+        assert_eq!(of(1_800_000_000_000, 0x0123_4567_89ab_cd00), array, "56 bits of the token count");
+        assert_ne!(of(1_800_000_000_000, 0x0123_4567_89ac_0000), array);
+        assert_ne!(of(1_800_000_000_001, 0x0123_4567_89ab_cdef), array);
         assert_eq!(array.job(MAX_ARRAY), array.job(0));
         let spread: BTreeSet<u8> = (0..8).map(|n| array.job(n).random_byte() % 8).collect();
         assert_eq!(spread.len(), 8, "they are spread over the parts of the queue");

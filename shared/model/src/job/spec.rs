@@ -29,7 +29,11 @@ const MAX_TIMEOUT_S: u64 = 366 * 86_400;
 #[serde(default)]
 pub struct JobSpec {
     pub name: Option<String>,
+    /// What makes a repeated submission the same one.
+    pub key: Option<String>,
     pub priority: u32,
+    /// How many elements its array has; `None`: it is of no array.
+    pub array_count: Option<u32>,
     pub array_limit: Option<ArrayLimit>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
@@ -46,7 +50,9 @@ impl Default for JobSpec {
     fn default() -> Self {
         Self {
             name: None,
+            key: None,
             priority: DEFAULT_PRIORITY,
+            array_count: None,
             array_limit: None,
             after: BTreeMap::new(),
             needs: Needs::DEFAULT,
@@ -66,8 +72,11 @@ impl JobSpec {
 
     pub(crate) fn check(&self) -> Result<(), BadJob> {
         let mut mistakes = Mistakes::default();
-        if let Some(name) = &self.name {
-            mistakes.require(is_job_name(name), || format!("--name {} must be {NAME_FORM}", shown(name)));
+        for (option, name) in [("--name", &self.name), ("--key", &self.key)] {
+            let is_good = name.as_deref().is_none_or(is_job_name);
+            mistakes.require(is_good, || {
+                format!("{option} {} must be {NAME_FORM}", shown(name.as_deref().unwrap_or_default()))
+            });
         }
         self.needs.check(&mut mistakes);
         let priority = self.priority;

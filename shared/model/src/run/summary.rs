@@ -4,7 +4,7 @@
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
 use crate::alloc_ids::AllocIds;
-use crate::array::ArrayLimit;
+use crate::array::{Array, ArrayLimit};
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
@@ -35,6 +35,8 @@ pub struct JobSummary {
     pub submitted_at: Time,
     #[serde(default)]
     pub needs: Needs,
+    /// How many elements its array has; `None`: it is of no array.
+    pub array_count: Option<u32>,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     pub array_limit: Option<ArrayLimit>,
     /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.
@@ -55,6 +57,11 @@ impl JobSummary {
     /// When the next try of a queued job may begin, if that is after `now`.
     pub fn retry_at(&self, now: Time) -> Option<Time> {
         self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
+    }
+
+    /// Its number in its array, or the first number of a pack; `None`: it is of no array.
+    pub fn array_index(&self) -> Option<u32> {
+        self.array_count.map(|_| Array::number(self.job_id))
     }
 
     /// Whether the job waits for the end of other jobs.

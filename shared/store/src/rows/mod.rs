@@ -275,6 +275,10 @@ pub fn handle_key(node: NodeId, handle: &str) -> Key {
     Key { table: Table::Handles, hash: s(node), range: Some(s(handle)) }
 }
 
+pub(crate) fn event_key(subject: &str, id: &str) -> Key {
+    Key { table: Table::Events, hash: s(subject), range: Some(s(id)) }
+}
+
 /// Notes that an event was told. The write is a conflict for as long as the event must not be told again.
 pub(crate) fn once_write(once: &Once) -> Write {
     let item = [

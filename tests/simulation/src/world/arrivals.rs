@@ -3,7 +3,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
-use model::array::{Array, ArrayLimit};
+use model::array::ArrayLimit;
 use model::elements::Pack;
 use model::ids::JobId;
 use model::ranges::Ranges;
@@ -105,7 +105,7 @@ impl World {
     async fn submit_array(&self, spec: &JobSpec) {
         let draw = |low, high| self.core.of(Fault::ArrayArrives, low, high);
         let now = self.core.now();
-        let array = Array::new(now, draw(0, i64::MAX).unsigned_abs());
+        let array = model::array::Array::new(now, draw(0, i64::MAX).unsigned_abs());
         let jobs = u32::try_from(draw(2, 24)).unwrap_or(2);
         let limit = [1, 2, 4, 6].get(usize::try_from(draw(0, 3)).unwrap_or(0)).copied().unwrap_or(1);
         for n in 0..jobs {

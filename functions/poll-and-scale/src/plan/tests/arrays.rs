@@ -1,7 +1,7 @@
 //! Tests of the plan: arrays whose jobs may not all be placed at the same time.
 
 use super::*;
-use model::array::{Array, ArrayLimit};
+use model::array::ArrayLimit;
 use model::ids::AllocId;
 
 /// Room for many jobs, and an array of this many jobs with this limit.
@@ -10,7 +10,7 @@ fn array_of(jobs: u32, limit: u32) -> Given {
     for n in 0..10 {
         given = given.node(idle_long(n));
     }
-    let array = Array::new(at(0), 7 << 8);
+    let array = model::array::Array::new(at(0), 7 << 8);
     for n in 0..jobs {
         let spec = JobSpec {
             array_limit: ArrayLimit::new(limit),

@@ -47,6 +47,8 @@ pub struct Job {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: JobSummary,
+    /// The key with which it was submitted.
+    pub key: Option<String>,
     #[serde(default)]
     pub work: Work,
     /// Variables added to the environment.
@@ -88,12 +90,14 @@ impl Job {
                 priority: spec.priority,
                 submitted_at: now,
                 needs: Needs { machine, ..spec.needs },
+                array_count: spec.array_count,
                 array_limit: spec.array_limit,
                 after: spec.after,
                 tries: Tries { elements, ..Tries::default() },
                 done: BTreeSet::new(),
                 allocs: AllocIds::default(),
             },
+            key: spec.key,
             work: spec.work,
             env: spec.env,
             failure_policy: spec.failure_policy,

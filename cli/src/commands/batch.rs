@@ -1,0 +1,316 @@
+//! `batch`: requests and answers for programs, as lines of JSON, in one process.
+//!
+//! Guarantees: each request has an answer with its id, or an error that says whether the same request may succeed later. Requests
+//! are carried out in their order. Waits go on beside them, and tell each end once.
+//! Does not: have rules of its own. A request does what the command does.
+
+use super::operate::cancel::{self, CancelArgs};
+use super::output::fetch::{self, FetchArgs};
+use super::output::logs::{self, LogsArgs};
+use super::submit::{SubmitArgs, job_file, strict_json};
+use crate::console::{Cluster, Context, ErrorKind, Exit, Screen, UsageError, WallClock, bounded, show};
+use crate::view::find::Finder;
+use crate::view::{JobRow, with};
+use anyhow::bail;
+use clap::{Args, FromArgMatches};
+use model::Job;
+use model::ids::JobId;
+use model::time::{Span, Time};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::io::{self, Empty};
+use std::sync::Arc;
+use std::time::Duration;
+use store::End;
+use tokio::sync::mpsc::{Receiver, channel};
+
+/// The time between two looks at the ends of jobs.
+const POLL: Duration = Duration::from_secs(1);
+/// How long an index may be behind the table, and clocks apart from each other.
+const MARGIN: Span = Span::from_s(60);
+/// After so many looks at what has ended lately, every job that is waited for is read.
+const POLLS_OF_ALL: u32 = 60;
+/// How many looks in a row may fail: a quarter of an hour.
+const FAILED_POLLS: u32 = 900;
+/// How many requests are read before they are carried out.
+const AHEAD: usize = 16;
+
+/// `batch`
+#[derive(Args, Clone, Debug)]
+pub struct BatchArgs {}
+
+/// What a request asks for.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Verb {
+    /// Jobs, each as in a line of `submit --file`.
+    Submit(Vec<Map<String, Value>>),
+    Wait(Vec<String>),
+    List(Vec<String>),
+    Cancel(Vec<String>),
+    Logs(String),
+    Fetch(FetchRequest),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FetchRequest {
+    job: String,
+    #[serde(default = "everything")]
+    path: String,
+    dir: String,
+}
+
+fn everything() -> String {
+    ".".to_owned()
+}
+
+/// The jobs that a request waits for.
+struct Wait {
+    id: Value,
+    left: BTreeSet<JobId>,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, _: &BatchArgs) -> anyhow::Result<Exit> {
+    let (send, lines) = channel(AHEAD);
+    // A read of standard input cannot be cancelled, so a thread reads it.
+    std::thread::spawn(move || {
+        loop {
+            let line = bounded::line(&mut io::stdin().lock(), bounded::MOST_OF_MANY);
+            let is_last = line.is_err();
+            if line.as_ref().is_ok_and(Vec::is_empty) || send.blocking_send(line).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    answer(context, lines).await
+}
+
+/// Answers these lines until they end and nothing is waited for any more.
+pub(in crate::commands) async fn answer(
+    context: &mut Context<'_>,
+    mut lines: Receiver<io::Result<Vec<u8>>>,
+) -> anyhow::Result<Exit> {
+    let mut batch = Session {
+        cluster: context.cluster().await?,
+        waits: Vec::new(),
+        since: context.now(),
+        polls: 0,
+        failed_polls: 0,
+    };
+    let mut is_open = true;
+    while is_open || !batch.waits.is_empty() {
+        let line = tokio::time::timeout(POLL, async {
+            if is_open { lines.recv().await } else { std::future::pending().await }
+        });
+        match line.await {
+            Ok(Some(line)) => batch.request(context, &line?).await?,
+            Ok(None) => is_open = false,
+            Err(_) => {}
+        }
+        match batch.poll(context).await {
+            Ok(()) => batch.failed_polls = 0,
+            // A program waits for hours, so a while without the database does not end it.
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Again && batch.failed_polls < FAILED_POLLS => {
+                batch.failed_polls += 1
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Exit::Done)
+}
+
+struct Session {
+    cluster: Cluster,
+    waits: Vec<Wait>,
+    /// What ended before this was looked at.
+    since: Time,
+    polls: u32,
+    /// How many looks failed in a row.
+    failed_polls: u32,
+}
+
+fn answer_line(context: &mut Context<'_>, id: &Value, answer: Value) -> anyhow::Result<()> {
+    let answer = with(show::without_nulls(answer), json!({ "id": id }));
+    writeln!(context.out, "{answer}")?;
+    Ok(context.out.flush()?)
+}
+
+impl Session {
+    async fn request(&mut self, context: &mut Context<'_>, line: &[u8]) -> anyhow::Result<()> {
+        let mut id = Value::Null;
+        let answer = match self.parse(line, &mut id) {
+            Ok(None) => return Ok(()),
+            Ok(Some(verb)) => self.carry_out(context, &id, verb).await,
+            Err(e) => Err(e),
+        };
+        match answer {
+            Ok(Some(answer)) => answer_line(context, &id, answer),
+            Ok(None) => Ok(()),
+            Err(e) => {
+                answer_line(context, &id, json!({"error": {"kind": ErrorKind::of(&e), "message": show::error(&e)}}))
+            }
+        }
+    }
+
+    /// What a line asks for; `None` for an empty line.
+    fn parse(&self, line: &[u8], id: &mut Value) -> anyhow::Result<Option<Verb>> {
+        let wrong = |e: String| UsageError(format!("it is no request: {e}"));
+        let text = bounded::text(line, "a request")?.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let Value::Object(mut request) = strict_json::parse(text).map_err(|e| wrong(e.to_string()))? else {
+            return Err(wrong("it is not a JSON object".to_owned()).into());
+        };
+        *id = request.remove("id").unwrap_or_default();
+        if !id.is_string() && !id.is_number() {
+            return Err(wrong("give it an id, a text or a number".to_owned()).into());
+        }
+        Ok(Some(serde_json::from_value(Value::Object(request)).map_err(|e| wrong(e.to_string()))?))
+    }
+
+    /// The answer to a request; `None` if it comes later.
+    async fn carry_out(&mut self, context: &mut Context<'_>, id: &Value, verb: Verb) -> anyhow::Result<Option<Value>> {
+        Ok(Some(match verb {
+            Verb::Submit(lines) => {
+                let text: Vec<String> = lines.into_iter().map(|line| Value::Object(line).to_string()).collect();
+                // Lines without keys are new jobs each time.
+                let args: SubmitArgs = arguments(&["--file", "-", "--again"])?;
+                let mut quiet = Captured::new(context);
+                let text = text.join("\n");
+                let jobs =
+                    job_file::submit(&mut quiet.context(&self.cluster), &args, text.as_bytes(), "the request").await?;
+                json!({"jobs": jobs.iter().map(|job| job.summary.job_id).collect::<Vec<_>>()})
+            }
+            Verb::Wait(jobs) => {
+                let ids = self.ids(&jobs).await?;
+                let jobs = self.cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
+                if let Some(gone) = ids.iter().find(|id| !jobs.iter().any(|job| job.summary.job_id == **id)) {
+                    return Err(UsageError(format!("job {gone} is not stored")).into());
+                }
+                self.waits.push(Wait { id: id.clone(), left: ids.into_iter().collect() });
+                self.ended(context, jobs)?;
+                return Ok(None);
+            }
+            Verb::List(jobs) => {
+                let ids = self.ids(&jobs).await?;
+                let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
+                json!({"rows": jobs.iter().map(JobRow::of).collect::<Vec<_>>()})
+            }
+            Verb::Cancel(jobs) => {
+                let args: CancelArgs = arguments(&jobs)?;
+                let mut output = Captured::new(context);
+                let done = cancel::run(&mut output.context(&self.cluster), &args).await?;
+                output.expect(done)?;
+                json!({"done": true})
+            }
+            Verb::Logs(job) => {
+                let mut texts = Vec::new();
+                let mut is_missing = false;
+                for stream in ["--stdout", "--stderr"] {
+                    let args: LogsArgs = arguments(&[job.as_str(), stream])?;
+                    let mut output = Captured::new(context);
+                    is_missing |= logs::logs(&mut output.context(&self.cluster), &args).await? != Exit::Done;
+                    texts.push(String::from_utf8_lossy(&output.out).into_owned());
+                }
+                json!({"stdout": texts.first(), "stderr": texts.get(1), "missing": is_missing})
+            }
+            Verb::Fetch(FetchRequest { job, path, dir }) => {
+                let args: FetchArgs = arguments(&[job, path, dir])?;
+                let mut output = Captured::new(context);
+                let done = fetch::run(&mut output.context(&self.cluster), &args).await?;
+                output.expect(done)?;
+                json!({"done": true})
+            }
+        }))
+    }
+
+    async fn ids(&self, given: &[String]) -> anyhow::Result<Vec<JobId>> {
+        let finder = Finder::new(&self.cluster);
+        let mut ids = Vec::new();
+        for text in given {
+            ids.extend(finder.jobs(text).await?);
+        }
+        Ok(ids)
+    }
+
+    /// Looks at what has ended since the last time.
+    async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        if self.waits.is_empty() {
+            return Ok(());
+        }
+        let now = context.now();
+        self.polls = self.polls.wrapping_add(1);
+        let waited: BTreeSet<JobId> = self.waits.iter().flat_map(|wait| wait.left.iter().copied()).collect();
+        let ids: Vec<JobId> = if self.polls.is_multiple_of(POLLS_OF_ALL) {
+            waited.into_iter().collect()
+        } else {
+            let ended = self.cluster.store.ended(&End::ALL, self.since - MARGIN, usize::MAX).await?;
+            ended.iter().map(|ended| ended.job.job_id).filter(|id| waited.contains(id)).collect()
+        };
+        let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
+        self.since = now;
+        self.ended(context, jobs)
+    }
+
+    /// Tells those of these jobs that have ended to whoever waits for them.
+    fn ended(&mut self, context: &mut Context<'_>, mut jobs: Vec<Job>) -> anyhow::Result<()> {
+        jobs.retain(|job| job.summary.state.is_ended());
+        for wait in &mut self.waits {
+            for job in jobs.iter().filter(|job| wait.left.remove(&job.summary.job_id)) {
+                answer_line(context, &wait.id, json!({"ended": JobRow::of(job)}))?;
+            }
+            if wait.left.is_empty() {
+                answer_line(context, &wait.id, json!({"done": true}))?;
+            }
+        }
+        self.waits.retain(|wait| !wait.left.is_empty());
+        Ok(())
+    }
+}
+
+/// The options of a command, as a command line gives them.
+fn arguments<A: Args + FromArgMatches>(given: &[impl AsRef<str>]) -> anyhow::Result<A> {
+    let command = A::augment_args(clap::Command::new("batch").no_binary_name(true));
+    let matches = command.try_get_matches_from(given.iter().map(AsRef::as_ref));
+    Ok(A::from_arg_matches(&matches.map_err(|e| UsageError(e.to_string()))?)?)
+}
+
+/// What a command prints.
+struct Captured {
+    out: Vec<u8>,
+    err: Vec<u8>,
+    input: Empty,
+    clock: WallClock,
+}
+
+impl Captured {
+    fn new(context: &Context<'_>) -> Self {
+        Self { out: Vec::new(), err: Vec::new(), input: io::empty(), clock: Arc::clone(&context.clock) }
+    }
+
+    fn context(&mut self, cluster: &Cluster) -> Context<'_> {
+        let cluster = cluster.clone();
+        Context {
+            connect: Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone())))),
+            clock: Arc::clone(&self.clock),
+            input: &mut self.input,
+            screen: Screen::Pipe,
+            err_screen: Screen::Pipe,
+            colours: false,
+            out: &mut self.out,
+            err: &mut self.err,
+        }
+    }
+
+    /// An error with what was printed about it, unless all was done.
+    fn expect(&self, done: Exit) -> anyhow::Result<()> {
+        if done == Exit::Done {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&self.err);
+        bail!("{}", said.lines().map(|line| line.trim_start_matches("nodekeeper: ")).collect::<Vec<_>>().join("; "))
+    }
+}

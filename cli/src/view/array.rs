@@ -1,0 +1,131 @@
+//! Arrays as one thing: how many elements are in which state, and which of them ended alike.
+//!
+//! Guarantees: elements that are jobs and elements of packs look the same.
+//! Does not: know of jobs that are not given. Rows of ended jobs are deleted after a while.
+
+use model::array::Array;
+use model::elements::Outcome;
+use model::ranges::Ranges;
+use model::{Job, JobState, JobSummary};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// How many elements are in each state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct States(BTreeMap<JobState, u64>);
+
+impl States {
+    pub(crate) fn of<'a>(jobs: impl IntoIterator<Item = &'a JobSummary>) -> Self {
+        let mut states = BTreeMap::new();
+        let mut add = |state, n: u64| {
+            if n > 0 {
+                *states.entry(state).or_default() += n;
+            }
+        };
+        for job in jobs {
+            match job.tries.elements {
+                None => add(job.state, 1),
+                Some(counts) => {
+                    add(JobState::Complete, counts.complete);
+                    add(JobState::Failed, counts.failed);
+                    add(job.state, counts.elements.saturating_sub(counts.complete + counts.failed));
+                }
+            }
+        }
+        Self(states)
+    }
+
+    /// `60 placed, 120 queued of 200`
+    pub(crate) fn text(&self, all: u32) -> String {
+        let states: Vec<String> = self.0.iter().map(|(state, n)| format!("{n} {state}")).collect();
+        let of = if self.0.values().sum::<u64>() < u64::from(all) { format!(" of {all}") } else { String::new() };
+        format!("{}{of}", states.join(", "))
+    }
+}
+
+/// Elements in the same state for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Alike {
+    pub(crate) elements: Ranges,
+    pub(crate) state: JobState,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) cause: String,
+}
+
+/// The elements of these jobs, alike ones together: first those that failed, then the largest groups.
+pub(crate) fn alike(jobs: &[Job]) -> Vec<Alike> {
+    let mut groups: BTreeMap<(JobState, String), Ranges> = BTreeMap::new();
+    let mut add = |state, cause: String, elements: &Ranges| {
+        if elements.count() > 0 {
+            groups.entry((state, cause)).or_default().extend(elements);
+        }
+    };
+    for job in jobs {
+        let state = job.summary.state;
+        let cause = || job.cause().filter(|_| state != JobState::Complete).map(ToString::to_string).unwrap_or_default();
+        let Some(pack) = &job.work.pack else {
+            let number = Array::number(job.summary.job_id);
+            add(state, cause(), &Ranges::of(number, number));
+            continue;
+        };
+        for (outcome, elements) in job.elements.results.iter() {
+            match outcome {
+                Outcome::SUCCESS => add(JobState::Complete, String::new(), elements),
+                failed => {
+                    let cause = failed.cause(job.work.timeout_s, &job.summary.needs);
+                    add(JobState::Failed, cause.to_string(), elements);
+                }
+            }
+        }
+        add(state, cause(), &pack.elements.without(&job.elements.results.ended()));
+    }
+    let groups = groups.into_iter().map(|((state, cause), elements)| Alike { elements, state, cause });
+    let mut groups: Vec<Alike> = groups.collect();
+    let is_bad = |state| matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled);
+    groups.sort_by_key(|group| (!is_bad(group.state), Reverse(group.elements.count())));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::EndCause;
+    use model::elements::Pack;
+    use model::fixtures;
+
+    fn element(n: u32, state: JobState, cause: Option<EndCause>) -> Job {
+        let mut job = fixtures::job(1);
+        job.summary.job_id = Array::of(job.summary.job_id).job(n);
+        (job.summary.state, job.summary.tries.cause) = (state, cause);
+        job
+    }
+
+    #[test]
+    fn alike_elements_are_together_and_failed_ones_come_first() {
+        let exited = |code| Some(EndCause::Exited { code });
+        let mut jobs: Vec<Job> = (0..5).map(|n| element(n, JobState::Complete, exited(0))).collect();
+        jobs.extend([5, 7, 8].map(|n| element(n, JobState::Failed, exited(3))));
+        jobs.push(element(6, JobState::Failed, exited(4)));
+        let shown: Vec<String> =
+            alike(&jobs).iter().map(|a| format!("{} {} {}", a.elements, a.state, a.cause)).collect();
+        assert_eq!(shown, ["5,7-8 failed exit code 3", "6 failed exit code 4", "0-4 complete "]);
+        let states = States::of(jobs.iter().map(|job| &job.summary));
+        assert_eq!(
+            (states.text(9), states.text(20)),
+            ("5 complete, 4 failed".into(), "5 complete, 4 failed of 20".into())
+        );
+    }
+
+    #[test]
+    fn elements_of_a_pack_look_like_jobs() {
+        let mut pack = element(0, JobState::Placed, None);
+        pack.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+        pack.elements = serde_json::from_str(r#"{"results": {"exit:0": "0-3", "exit:2": "4"}}"#).unwrap();
+        pack.summary.tries.elements = Some(model::elements::Counts { elements: 10, complete: 4, failed: 1 });
+        let shown: Vec<String> = alike(&[pack.clone()]).iter().map(|a| format!("{} {}", a.elements, a.state)).collect();
+        assert_eq!(shown, ["4 failed", "5-9 placed", "0-3 complete"]);
+        assert_eq!(States::of([&pack.summary]).text(10), "5 placed, 4 complete, 1 failed");
+    }
+}
