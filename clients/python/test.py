@@ -1,0 +1,130 @@
+"""The client does what its page says, and everything may be repeated. Run by tests/examples.py."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+from local_stack import PROGRAM, check, wait_until
+
+HERE = pathlib.Path(__file__).parent
+PROGRAMS = {}
+PACKAGES = ["cloudpickle==3.1.3", "hatchling==1.33.0", "mypy==2.4.1"]
+OPTIONS = ["--tick-s", "1"]
+# A program that speaks the protocol and does what a test wants: its first lines say what.
+FAKE = """#!{python} -u
+import json, os, sys
+for number, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    answer = ANSWERS[min(int(open({count!r}).read()), len(ANSWERS) - 1)]
+    open({count!r}, "r+").write(str(int(open({count!r}).read()) + 1))
+    if isinstance(answer, int):
+        sys.stderr.write("what it said")
+        sys.exit(answer) if answer >= 0 else os.kill(os.getpid(), -answer)
+    print(answer if isinstance(answer, str) else json.dumps({{"id": request["id"], **answer}}))
+"""
+# What the program answers, one after the other, and what a submission then gives.
+ANSWERS = [
+    ([{"error": {"kind": "again", "message": "no database"}}, {"jobs": ["01A"]}], "01A"),
+    ([-9, 75, {"jobs": ["01A"]}], "01A"),
+    ([{"error": {"kind": "wrong", "message": "no such field"}}], "WrongRequest no such field"),
+    ([{"error": {"kind": "failed", "message": "no idea"}}], "NodekeeperError no idea"),
+    ([2], "WrongRequest what it said"),
+    ([1], "NodekeeperError what it said"),
+    (["Welcome!"], "NodekeeperError nodekeeper batch does not answer as it should: "),
+    ([{"id": None, "error": {"kind": "wrong", "message": "no request"}}], "NodekeeperError nodekeeper batch does not answer as it should: "),
+]
+SUBMIT = """
+import sys, nodekeeper
+try:
+    print(nodekeeper.Cluster(program=sys.argv[1]).submit("true").id)
+except nodekeeper.NodekeeperError as error:
+    print(type(error).__name__, error)
+"""
+STUDY = """
+import os, signal, sys, nodekeeper
+cluster = nodekeeper.Cluster(key="study", progress=True)
+jobs = cluster.map(lambda n: n + 1, [*range(8), 0]) + [cluster.submit(f"until [ -e {sys.argv[1]} ]; do sleep 0.2; done")]
+print(*(job.id for job in jobs), flush=True)
+print(cluster._batch._process.pid, flush=True)
+print(cluster.results(jobs))
+"""
+
+
+def test(local):
+    work = pathlib.Path(local.dir.name, "work")
+    work.mkdir(mode=0o755)
+    env = {**local.environment(), "PYTHONPATH": str(HERE / "src")}
+
+    def python(*line, **more):
+        return subprocess.run([local.python, *line], cwd=work, env={**env, **more}, capture_output=True, text=True, check=False)
+
+    said = python("-m", "mypy", "--strict", "--ignore-missing-imports", "--cache-dir", str(work / "mypy"), HERE / "src")
+    check("its types fit", said.returncode == 0, said.stdout)
+    said = python("-m", "doctest", "-o", "ELLIPSIS", "-o", "NORMALIZE_WHITESPACE", HERE / "README.md")
+    check("its page does what it says", said.returncode == 0, said.stdout + said.stderr)
+    fields(local, python)
+    errors(python, work)
+    repeated(local, python, env, work)
+    wheel(local, python, work)
+
+
+def fields(local, python):
+    """The typed fields are those of the program."""
+    said = subprocess.run([PROGRAM, "submit", "--file", "-"], env=local.environment(), input='{"no_field": 1}', capture_output=True, text=True, check=False).stderr
+    there = {re.sub("_(s|mib|gib)$", "", name) for name in said.partition("not a field of a job: ")[2].strip().split(", ")}
+    typed = set(python("-c", "import nodekeeper; print(*nodekeeper.Fields.__annotations__)").stdout.replace("in_", "in").split())
+    check("its fields are those of a job", typed == there - {"command", "key", "array_limit", "pack"}, typed ^ there)
+
+
+def errors(python, work):
+    for number, (answers, expected) in enumerate(ANSWERS):
+        count, fake = work / f"count-{number}", work / f"fake-{number}"
+        count.write_text("0")
+        text = FAKE.format(python=sys.executable, count=str(count))
+        fake.write_text(text.replace("import json", f"ANSWERS = {answers!r}\nimport json", 1))
+        fake.chmod(0o755)
+        said = python("-c", SUBMIT, fake)
+        check(f"{answers} gives {expected}", said.stdout.startswith(expected), said)
+    said = python("-c", SUBMIT, "no-such-program")
+    check("a program that is not there is a clear error", "WrongRequest no-such-program cannot be run" in said.stdout, said)
+    said = python("-c", "import nodekeeper; nodekeeper.Cluster()", PATH="/nowhere")
+    check("without the program, it says what to do", "install a wheel that carries it" in said.stderr, said)
+
+
+def repeated(local, python, env, work):
+    """Killed while it waits, and started again: the same jobs. The program behind it may be killed too."""
+
+    def jobs():
+        return json.loads(local.run("jobs", "--all", "--json").stdout)
+
+    def start():
+        process = subprocess.Popen([local.python, "-c", STUDY, work / "go"], cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return process, process.stdout.readline(), int(process.stdout.readline())
+
+    before = len(jobs())
+    first, ids, behind = start()
+    first.kill()
+    first.wait()
+    wait_until("the program behind it ends with it", lambda: not pathlib.Path(f"/proc/{behind}").exists())
+    again, ids_again, behind = start()
+    check("the same key gives the same jobs", ids == ids_again and len(jobs()) == before + 9, (ids, ids_again))
+    os.kill(behind, signal.SIGKILL)
+    (work / "go").touch()
+    out, err = again.communicate(timeout=120)
+    check("it goes on with another program behind it", out == f"{[*range(1, 9), 1, '']}\n", (out, err))
+    check("a line says how far it is", "9 of 9 jobs complete, 9 ended" in err, err)
+
+
+def wheel(local, python, work):
+    build = ["-c", f"import os; os.chdir({str(HERE)!r}); from hatchling.build import build_wheel; print(build_wheel({str(work)!r}))"]
+    said = python(*build)
+    check("no wheel without its program", said.returncode != 0 and "NODEKEEPER_PROGRAM" in said.stderr, said)
+    said = python(*build, NODEKEEPER_PROGRAM=str(HERE / "README.md"))
+    check("no wheel with something else", said.returncode != 0 and "is no program" in said.stderr, said)
+    said = python(*build, NODEKEEPER_PROGRAM=sys.executable)
+    subprocess.run([local.python, "-m", "pip", "install", "--quiet", "--target", work / "site", work / said.stdout.split()[-1]], check=True)
+    check("the wheel carries the program", os.access(work / "site/bin/nodekeeper", os.X_OK), said)
