@@ -50,7 +50,6 @@ exit $code
 class ExecutorSettings(ExecutorSettingsBase):
     # Snakemake reads these types, and knows no `str | None`.
     cluster: Optional[str] = field(default=None, metadata={"help": "The name of the cluster [default: as for the command nodekeeper]"})
-    context: Optional[str] = field(default=None, metadata={"help": "A context of nodekeeper's configuration file, in place of the current one"})
     python: str = field(default="python3", metadata={
         "help": "The Python on the nodes that has Snakemake: words for a shell, such as 'uv run --no-project --with snakemake python'"})
     fields: str = field(default="{}", metadata={
@@ -67,7 +66,7 @@ class Executor(RemoteExecutor):
         self.fields = parsed(settings.fields)
         self.has_shared_files = SharedFSUsage.INPUT_OUTPUT in self.workflow.storage_settings.shared_fs_usage
         try:
-            self.cluster = Cluster(settings.cluster, context=settings.context)
+            self.cluster = Cluster(settings.cluster)
         except NodekeeperError as error:
             raise WorkflowError(str(error)) from error
         self.threads = ThreadPoolExecutor(8)

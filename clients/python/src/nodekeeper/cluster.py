@@ -85,7 +85,7 @@ class Job(Generic[T]):
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A cluster, by its name or a context of the configuration file, or as the environment says.
+    """A cluster, by its name, or as the environment says.
 
     A job has a key, and the same key is the same job. `key=` of a call is that key. Without it, the content of the job is the key,
     below the key of the `Cluster`: so a script with `Cluster(key="study-1")` finds its jobs when it is run again. A `Cluster` without
@@ -94,10 +94,9 @@ class Cluster(AbstractContextManager["Cluster"]):
     Local paths of `in_` and `workdir` are those of the folder in which the `Cluster` was made.
     """
 
-    def __init__(self, name: str | None = None, *, context: str | None = None, key: str | None = None, program: str | None = None,
+    def __init__(self, name: str | None = None, *, key: str | None = None, program: str | None = None,
                  progress: bool | None = None):
-        options = {"--cluster": name, "--context": context}
-        self._command = [program or find_program(), *(word for option, value in options.items() if value for word in (option, value))]
+        self._command = [program or find_program(), *(["--cluster", name] if name else [])]
         self._key, self._run = key, key or f"run-{secrets.token_hex(8)}"
         self._progress, self._folder = progress, Path.cwd()
         self._lock = threading.Lock()
