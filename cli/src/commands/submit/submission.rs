@@ -8,7 +8,7 @@
 use super::bulk::{self, Together, Written};
 use crate::changes::operate::retention;
 use crate::console::{Cluster, Context, UsageError, show};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use model::auth::hex;
 use model::events::Event;
 use model::ids::{JobId, Ulid};
@@ -202,10 +202,12 @@ pub(in crate::commands) async fn earlier(
         let detail = serde_json::to_value(&row.detail).and_then(serde_json::from_value);
         let Remembered { first, given, complete } = detail.context("the row of its key cannot be read")?;
         let differing = given.differences(&key.given);
-        ensure!(
-            differing.is_empty(),
-            "job {first} was submitted with this key and with another {differing}: give the same again, or another key"
-        );
+        if !differing.is_empty() {
+            return Err(UsageError(format!(
+                "job {first} was submitted with this key and with another {differing}: give the same again, or another key"
+            ))
+            .into());
+        }
         Ok(Earlier { row: row.clone(), first, is_complete: complete })
     };
     Ok(keys.into_iter().map(|key| rows.get(key.subject.as_str()).map(|row| read(key, row))).collect())
@@ -253,10 +255,11 @@ pub(in crate::commands) async fn stored(store: &Store, ids: &[JobId], now: Time)
     let there: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     match ids.iter().find(|id| !there.contains(id)) {
         None => Ok(jobs),
-        Some(gone) => bail!(
+        Some(gone) => Err(UsageError(format!(
             "job {gone} was submitted with this key {}; it has ended and is not stored any more, so how it ended is not known: \
              give another key to submit it anew",
             show::when(gone.made_at(), now)
-        ),
+        ))
+        .into()),
     }
 }
