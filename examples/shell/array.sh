@@ -28,6 +28,6 @@ nodekeeper submit --wait --json --name "$name" --array "0-$last%$limit" -- "$@" 
 jq -r '.[] | "\(.env.NODEKEEPER_ARRAY_INDEX) \(.job_id) \(.state)"' "$jobs" | while read -r index id state; do
   printf '%s %s: ' "$index" "$state"
   # A job may have run more than once. The last one counts.
-  nodekeeper logs "$id" --json </dev/null | jq -r 'last.log_tail // "" | rtrimstr("\n")'
+  nodekeeper job "$id" --json </dev/null | jq -r '(.all_allocs | last).log_tail // "" | rtrimstr("\n")'
 done
 exit "$code"

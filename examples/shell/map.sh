@@ -37,7 +37,7 @@ fi
 
 jq -r '.[] | "\(.env.MAP_LINE) \(.job_id) \(.state)"' "$dir/ended" | while read -r line id state; do
   echo "$state" >"$dir/$line.state"
-  nodekeeper logs "$id" --json </dev/null | jq -j 'last.log_tail // ""' >"$dir/$line.out"
+  nodekeeper job "$id" --json </dev/null | jq -j '(.all_allocs | last).log_tail // ""' >"$dir/$line.out"
   [ "$state" = complete ] || echo "map.sh: line $line: $state, see $dir/$line.out and: nodekeeper job $id" >&2
 done
 exit "$code"

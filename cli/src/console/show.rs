@@ -144,8 +144,10 @@ fn flatten(value: &mut Value) {
         Value::Object(fields) => {
             for part in ["needs", "work", "failure_policy"] {
                 if let Some(Value::Object(inner)) = fields.get_mut(part) {
-                    let inner = std::mem::take(inner);
+                    let mut inner = std::mem::take(inner);
                     fields.remove(part);
+                    // What a part does not have hides no field of the whole: both a job's work and its alloc may know the image.
+                    inner.retain(|_, value| !value.is_null());
                     fields.extend(inner);
                 }
             }

@@ -70,7 +70,8 @@ fn said(dir: &Path, aws: Option<&str>, variables: &[(&str, &str)]) -> String {
         .envs(variables.iter().copied())
         .output()
         .unwrap();
-    assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(1), String::new()));
+    // What lacks something is a failure. With all that it needs, it finds that nobody answers: 75.
+    assert!(matches!(output.status.code(), Some(1 | 75)) && output.stdout.is_empty(), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said.lines().count(), 1, "{said}");
     said
