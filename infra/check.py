@@ -185,7 +185,7 @@ class Contract:
 
     @staticmethod
     def read(document: dict[str, Any]) -> "Contract":
-        rows = [Function(f["name"], f["period_s"], tuple(f["routes"])) for f in document["functions"]]
+        rows = [Function(f["name"], f.get("period_s"), tuple(f["routes"])) for f in document["functions"]]
         return Contract(document["tables"], rows, document["metrics"], document["job_event"])
 
     def emits(self, function: str, metric: str, namespace: str = "nodekeeper") -> bool:

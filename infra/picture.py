@@ -221,7 +221,7 @@ class Picture:
     def of_table(self, table: dict[str, Any]) -> Resources:
         """The tables can be restored and outlive the stack."""
         keys = [table["key"], *table["indexes"]]
-        types = {part["name"]: part["type"] for key in keys for part in (key["hash"], key["range"]) if part}
+        types = {part["name"]: part["type"] for key in keys for part in (key["hash"], key.get("range")) if part}
         properties: dict[str, Any] = {
             "AWS::DynamoDB::Table": None,
             "TableName": f"{self.cluster}-{table['name']}",
@@ -230,7 +230,7 @@ class Picture:
             "KeySchema": key_schema(table["key"]),
             "DeletionProtectionEnabled": self.p["DeletionProtection"],
             "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
-            "TimeToLiveSpecification": {"AttributeName": table["ttl"], "Enabled": True} if table["ttl"] else None,
+            "TimeToLiveSpecification": {"AttributeName": table.get("ttl"), "Enabled": True} if table.get("ttl") else None,
             "StreamSpecification": {"StreamViewType": STREAM_VIEWS[table["name"]]} if table["name"] in STREAM_VIEWS else None,
             "GlobalSecondaryIndexes": [self.of_index(index) for index in table["indexes"]] or None,
         }
@@ -626,7 +626,7 @@ def as_resource(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_schema(key: dict[str, Any]) -> list[dict[str, str]]:
-    return [{"AttributeName": part["name"], "KeyType": kind} for part, kind in ((key["hash"], "HASH"), (key["range"], "RANGE")) if part]
+    return [{"AttributeName": part["name"], "KeyType": kind} for part, kind in ((key["hash"], "HASH"), (key.get("range"), "RANGE")) if part]
 
 
 def retry(times: int, age_s: int) -> dict[str, int]:

@@ -8,9 +8,7 @@
 //! of theirs are random too.
 //! Does not: limit anything. The plan of poll-and-scale keeps to `array_limit`.
 
-use crate::ids::JobId;
-#[cfg(any(test, feature = "fixtures"))]
-use crate::ids::Ulid;
+use crate::ids::{JobId, Ulid};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
