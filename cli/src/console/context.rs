@@ -8,6 +8,7 @@ use super::{UsageError, bounded};
 use futures::future::BoxFuture;
 use model::cloud::Cloud;
 use model::time::Time;
+use runtime::observation::ObserveError;
 use s3::S3Error;
 use serde::Serialize;
 use std::fmt;
@@ -120,6 +121,7 @@ impl ErrorKind {
             cause.downcast_ref().is_some_and(is_busy)
                 || matches!(cause.downcast_ref(), Some(WriteError::Contended | WriteError::Conflict(_)))
                 || matches!(cause.downcast_ref(), Some(WriteError::Db(e)) if is_busy(e))
+                || matches!(cause.downcast_ref(), Some(ObserveError::Db(e)) if is_busy(e))
                 || matches!(cause.downcast_ref(), Some(S3Error::Failed(_)))
         });
         if again { Self::Again } else { Self::Failed }

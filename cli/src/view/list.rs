@@ -55,7 +55,7 @@ impl ListQuery {
     }
 }
 
-/// Whether a word, in lower case, occurs in a text of a row, or is its slot.
+/// Whether a text of the row contains this word, which is in lower case, or the word is the slot of the row.
 fn has(row: &Map<String, Value>, word: &str) -> bool {
     row.iter().any(|(name, value)| holds(value, word) || (name == "slot" && value.as_u64() == word.parse().ok()))
 }

@@ -330,7 +330,7 @@ impl Applying<'_> {
     }
 
     /// Refuses to destroy handles as unknown, or to drop them as missing, if they are an unusual share of all handles of the node: the
-    /// report is then more likely wrong, or the table. Returns whether it does. Then this report must not become the settled one.
+    /// report or the table is then probably wrong. Returns whether it refuses. The caller must not settle a refused report.
     async fn refuses(&self, changes: &mut HandleChanges<'_>, rows: &[Handle]) -> bool {
         let policy = &self.policy.sweep;
         // Handles that are being destroyed must not make the share of the others smaller.

@@ -36,7 +36,7 @@ fn a_command_that_finds_no_cluster_says_what_was_tried_and_what_to_do() {
     let output = nodekeeper(here.path(), &env, &["jobs"]);
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(local.stop(), Some(0));
-    let said = refused(here.path(), &env, 1);
+    let said = refused(here.path(), &env, 75);
     assert!(said.contains("no cluster answers at http://127.0.0.1:") && said.contains("refused"), "{said}");
     assert!(said.contains("start `nodekeeper local`") && said.contains("or unset AWS_ENDPOINT_URL"), "{said}");
 }

@@ -68,8 +68,8 @@ pub(in crate::commands) async fn submit(
     let lines = understand(bytes, &defaults, &args.job.files, &mut files, shown)?;
     // Every job is checked before anything is written.
     let now = context.now();
-    let fresh = Array::of(JobId::new(Rng::real().ulid(now)));
-    let checked = lines.iter().map(|line| Job::submit(fresh.job(0), line.spec.clone(), now));
+    let fresh = JobId::new(Rng::real().ulid(now));
+    let checked = lines.iter().map(|line| Job::submit(fresh, line.spec.clone(), now));
     let mistakes = lines
         .iter()
         .zip(checked)
@@ -163,7 +163,7 @@ struct JobFile<'a> {
     /// The name of the file, for people.
     shown: &'a str,
     /// Where the ids of new jobs come from: they have the order of the lines.
-    fresh: Array,
+    fresh: JobId,
     now: Time,
 }
 
@@ -197,14 +197,14 @@ impl JobFile<'_> {
                 }
                 Some(earlier) => return self.given_again(context, earlier).await,
             };
-            let array = match begin {
+            let first = match begin {
                 Begin::GoOn(earlier) => {
                     earlier.announce(context)?;
-                    Array::of(earlier.first)
+                    earlier.first
                 }
                 Begin::New | Begin::Anew(_) => self.fresh,
             };
-            let jobs = self.jobs(&self.ids(array), &BTreeMap::new()).await?;
+            let jobs = self.jobs(&self.ids(first), &BTreeMap::new()).await?;
             self.files.store(context, self.cluster).await?;
             if let Some(written) = key.write(self.cluster, begin, &jobs, self.now).await? {
                 return self.all_of(context, &jobs, written);
@@ -252,8 +252,13 @@ impl JobFile<'_> {
         Err(submission::contended())
     }
 
-    fn ids(&self, array: Array) -> Vec<JobId> {
-        (0_u32..).take(self.lines.len()).map(|n| array.job(n)).collect()
+    /// The ids of the lines, from this one on. The last bits of an id are its number, but of the id of one line they stay random: jobs
+    /// are spread by them.
+    fn ids(&self, first: JobId) -> Vec<JobId> {
+        if self.lines.len() == 1 {
+            return vec![first];
+        }
+        (0_u32..).take(self.lines.len()).map(|n| Array::of(first).job(n)).collect()
     }
 
     /// The jobs of the lines, with these ids. Those that are stored already are as they are. A line means, by a name, only earlier
@@ -337,13 +342,13 @@ impl JobFile<'_> {
 
     /// Whether all stored jobs of an earlier submission have ended.
     async fn has_ended(&self, earlier: &Earlier) -> anyhow::Result<bool> {
-        let stored = self.cluster.store.jobs_of(self.ids(Array::of(earlier.first))).await?;
+        let stored = self.cluster.store.jobs_of(self.ids(earlier.first)).await?;
         Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
     }
 
     /// The stored jobs of the earlier submission.
     async fn given_again(&self, context: &mut Context<'_>, earlier: &Earlier) -> anyhow::Result<Vec<Job>> {
-        let ids = self.ids(Array::of(earlier.first));
+        let ids = self.ids(earlier.first);
         if self.args.job.key.is_some() {
             earlier.announce(context)?;
             return submission::stored(&self.cluster.store, &ids, self.now).await;

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar, Unpack
 
 from . import functions
 from .batch import Answer, Batch, find_program
-from .errors import JobFailed, NodekeeperError, TryAgain, WrongRequest
+from .errors import NodekeeperError, TryAgain, WrongRequest
 from .fields import Fields
 from .progress import shown
 
@@ -82,6 +82,14 @@ class Job(Generic[T]):
         with suppress(NodekeeperError):
             message = "\n".join([message, *self.logs().stderr.splitlines()[-LINES_SHOWN:]])
         return message
+
+
+class JobFailed(NodekeeperError):
+    """A job did not complete. `jobs` has all of them that a call waited for, in order."""
+
+    def __init__(self, jobs: list[Job[Any]], message: str):
+        super().__init__(message)
+        self.jobs, self.job = jobs, jobs[0]
 
 
 class Cluster(AbstractContextManager["Cluster"]):
