@@ -227,6 +227,7 @@ impl Node {
             self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.observed(*id), alloc.stop_reason()) {
                 (Observed::Ended(_) | Observed::Gone, _) | (Observed::Running, None) => None,
                 (Observed::Pending | Observed::Running, Some(why)) => {
+                    let why = if self.interrupt_at.is_some() { "stopped: EC2 takes its instance" } else { why };
                     Some(MachineTask::Stop(alloc.order.clone(), why.to_owned()))
                 }
                 (Observed::Pending, None) => Some(MachineTask::Run(alloc.order.clone())),

@@ -12,7 +12,7 @@ use crate::view::find::{no_job, no_node};
 use model::events::Subject;
 use model::ids::{JobId, Slot};
 use model::time::Time;
-use model::{ActionName, Intent, Job, JobState, NodeState};
+use model::{ActionName, Intent, Job, JobState, NodeRecord, NodeState};
 use operate::{BY_OPERATOR, record_event, retried};
 use std::collections::BTreeMap;
 use store::transactions::{Retention, cancel_jobs};
@@ -59,14 +59,14 @@ async fn in_one(
 }
 
 /// Sets the intent of a node, and the deadline of a drain. A drain without a deadline keeps the deadline that a draining
-/// node has. Returns whether anything changed.
+/// node has. Returns the record as written; `None` if nothing changed.
 pub(crate) async fn change_intent(
     cluster: &Cluster,
     slot: Slot,
     intent: Intent,
     by: Option<Time>,
     now: Time,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<Option<NodeRecord>> {
     let changed = retried(async || {
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
         // The termination of this node has begun and cannot be undone.
@@ -74,14 +74,13 @@ pub(crate) async fn change_intent(
             anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
         }
         if record.life().is_some_and(|l| l.intent == intent && (by.is_none() || l.drain_by_at == by)) {
-            return Ok(false);
+            return Ok(None);
         }
         let after = record.with_intent(intent, by, now)?;
-        cluster.store.write(Some(&record), &after, Vec::new()).await?;
-        Ok(true)
+        Ok(Some(cluster.store.write(Some(&record), &after, Vec::new()).await?))
     });
     let changed = changed.await?;
-    if changed {
+    if changed.is_some() {
         let action = match intent {
             Intent::Hold => ActionName::Hold,
             Intent::Drain => ActionName::Drain,

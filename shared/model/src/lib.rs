@@ -55,7 +55,7 @@ pub(crate) use run::{alloc_ids, instance, job_record};
 
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use alloc_ids::AllocIds;
-pub use end_cause::{EndCause, Ending, RunReport};
+pub use end_cause::{EndCause, Ending, FREE_MOVES, Payer, RunReport};
 pub use enums::{
     ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,
     Market, MarketNeed, NodeStateName, NodeStatus, Reconcile, UnknownWord,

@@ -176,7 +176,7 @@ fn handle_of_ended(
     }
 }
 
-/// Tells an alloc to stop because its node's drain deadline is near, and already counts its member as lost for the
+/// Tells an alloc to stop because its node's drain deadline is near, and already counts its member as lost or moved for the
 /// job. The alloc itself stays live until its node reports its end.
 pub async fn stop_and_count_lost(
     store: &Store,
@@ -188,7 +188,9 @@ pub async fn stop_and_count_lost(
 ) -> Result<NodeRecord, WriteError> {
     let stopped = alloc.stop(now).ok_or(WriteError::CONFLICT)?;
     let mut writes = vec![change(Some(alloc), &stopped).0];
-    let counted = count_member(store, alloc, &node.loses(reason), JobSet::Stays, keep, now).await?;
+    // It is told to stop as late as its stop allows: the drain counts as over.
+    let over_at = node.life().and_then(|life| life.drain_by_at).unwrap_or(now);
+    let counted = count_member(store, alloc, &node.loses(reason, over_at), JobSet::Stays, keep, now).await?;
     writes.extend(counted.writes);
     writes.extend(counted.event.as_ref().map(Store::event_write));
     let event = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
@@ -350,7 +352,7 @@ pub async fn clean_node(
         let live = rows.get(id).filter(|a| !a.summary.client.is_final() && a.summary.node_id == life.node_id);
         record = match live {
             Some(alloc) => {
-                let ending = record.loses(reason);
+                let ending = record.loses(reason, now);
                 match end_alloc(store, Some(&record), alloc, &ending, &more, keep, now).await {
                     Ok(after) => after.unwrap_or(record),
                     // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.

@@ -42,6 +42,7 @@ pub const SITUATIONS: &[&str] = &[
     "credentials were refused",
     "a placing was cut short",
     "a job went back to the queue",
+    "a job was moved at no cost",
     "a batch was cut short",
     "a launch call was made",
     "a launch went on with its next way",

@@ -134,11 +134,11 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("ended", job.finished_at.map(|at| moment(at, now)));
     rows.field("failed", Some(show::several(job.failed_count, "time")));
     rows.field("lost", Some(show::several(job.lost_count, "time")));
+    rows.field("moved", Some(summary.tries.moves).filter(|n| *n > 0).map(|n| show::several(n, "time")));
     for (n, rule) in retry_rules(job).into_iter().enumerate() {
         rows.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
     }
-    let next_try = summary.retry_at(now).map(|at| format!("not before {}", moment(at, now)));
-    rows.field("next try", next_try);
+    rows.field("next try", summary.retry_at(now).map(|at| format!("not before {}", moment(at, now))));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     rows.field("stop", Some(stop(failure_policy)));
     let replace = if failure_policy.replace {

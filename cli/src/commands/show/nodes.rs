@@ -6,7 +6,7 @@
 use crate::changes::change_intent;
 use crate::commands::amounts::{Moment, moment as moment_of};
 use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
-use crate::console::{Context, Exit, UsageError};
+use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next;
 use crate::view::present::{COUNTED, Snapshot};
@@ -195,6 +195,24 @@ pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
     intend(context, &args.slots, Intent::Drain, by).await
 }
 
+/// Until when a node is drained, and when what runs there is told to stop: poll-and-scale does it in its last run before the time
+/// that the stop takes.
+async fn stops(cluster: &Cluster, record: &NodeRecord, now: Time) -> anyhow::Result<String> {
+    let Some((life, by)) = record.life().and_then(|life| Some((life, life.drain_by_at?))) else {
+        return Ok(String::new());
+    };
+    let allocs = cluster.store.allocs_listed(life.allocs.iter().copied()).await?.rows;
+    let first = allocs.iter().map(|alloc| by - alloc.summary.failure_policy.stop_time()).min();
+    let what = match first {
+        None => "nothing runs there".to_owned(),
+        Some(at) if at <= now => "what runs there is told to stop now, and its jobs run elsewhere".to_owned(),
+        Some(at) => {
+            format!("what still runs in the minute before {} is told to stop, and runs elsewhere", moment(at, now))
+        }
+    };
+    Ok(format!(", by {}: {what}", moment(by, now)))
+}
+
 /// Sets the intent of these nodes. `by` is the deadline of a drain.
 pub(crate) async fn intend(
     context: &mut Context<'_>,
@@ -204,24 +222,22 @@ pub(crate) async fn intend(
 ) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let (already, done) = match intent {
-        Intent::Hold => ("is held already", "held: it stays up and takes no new work".to_owned()),
-        Intent::Drain => {
-            let by = by.map(|by| format!(", by {}: what still runs is stopped before", moment(by, context.now())));
-            let by = by.unwrap_or_default();
-            ("is being drained already", format!("drains: it takes no new work and is shut down when idle{by}"))
-        }
-        Intent::Run => ("is neither held nor drained", "takes work again".to_owned()),
+        Intent::Hold => ("is held already", "held: it stays up and takes no new work"),
+        Intent::Drain => ("is being drained already", "drains: it takes no new work and is shut down when idle"),
+        Intent::Run => ("is neither held nor drained", "takes work again"),
     };
     let (mut all, mut finder) = (true, Finder::new(&cluster));
     for given in slots {
         let now = context.now();
         let changed = async {
             let slot = finder.slot(given).await?;
-            anyhow::Ok((slot, change_intent(&cluster, slot, intent, by, now).await?))
+            let record = change_intent(&cluster, slot, intent, by, now).await?;
+            let stops = if let Some(record) = &record { stops(&cluster, record, now).await? } else { String::new() };
+            anyhow::Ok((slot, record.map(|_| stops)))
         };
         match changed.await {
-            Ok((slot, true)) => writeln!(context.out, "slot {slot} {done}")?,
-            Ok((slot, false)) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
+            Ok((slot, Some(stops))) => writeln!(context.out, "slot {slot} {done}{stops}")?,
+            Ok((slot, None)) => writeln!(context.out, "nothing changed: slot {slot} {already}")?,
             // An error with one slot does not stop the others.
             Err(e) => {
                 all = false;

@@ -56,6 +56,19 @@ async fn a_drain_with_a_deadline_keeps_it() {
 }
 
 #[tokio::test]
+async fn a_drain_says_when_it_stops_what_still_runs() {
+    let world = World::with_policy().await;
+    world.put_running(0).await;
+    // It takes up to 30 s to stop.
+    let said = world.run(&["drain", "0", "--by", "30m"]).await.done();
+    let at_1770 =
+        "what still runs in the minute before 2027-01-15T08:46:10.000Z (in 29 min) is told to stop, and runs elsewhere";
+    assert!(said.contains(at_1770), "{said}");
+    let said = world.run(&["drain", "0", "--by", "20s"]).await.done();
+    assert!(said.contains("what runs there is told to stop now, and its jobs run elsewhere"), "{said}");
+}
+
+#[tokio::test]
 async fn nodes_are_listed_and_shown() {
     let world = World::with_policy().await;
     world.put_running(1).await;

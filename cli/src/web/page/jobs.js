@@ -83,7 +83,7 @@ export const job = {
         ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env ? `${Object.keys(j.env).join(", ")} (values are not shown)` : null],
         ["Time-out", j.timeout_s ? span(j.timeout_s * 1000) : null],
         ["Used", used(j.tries?.usage, j)],
-        ["Failed", several(j.failed_count, "time")], ["Lost", several(j.lost_count, "time")],
+        ["Failed", several(j.failed_count, "time")], ["Lost", several(j.lost_count, "time")], ["Moved", j.tries?.moves ? several(j.tries.moves, "time") : null],
         ["Retries", j.rules.map(r => el("div", null, el("code", { class: "wrap" }, r.rule), ` used ${several(r.used, "time")}`))],
         ["Silent node", `waited for ${span(j.lost_after_s * 1000)}${j.replace ? ", with a copy meanwhile" : ""}`],
       ])),

@@ -22,7 +22,7 @@ impl Acting<'_> {
         }
         let record = self.run.locks.record_of(node_id);
         let alloc = self.lost(id, node_id, record.as_ref(), self.run.now()).await?;
-        let ending = record.as_ref().map_or_else(|| Ending::lost(reason), |record| record.loses(reason));
+        let ending = record.as_ref().map_or_else(|| Ending::lost(reason), |record| record.loses(reason, now));
         let written =
             transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, &[], self.keep, now).await?;
         if let Some(written) = written {

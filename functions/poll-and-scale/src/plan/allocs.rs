@@ -151,7 +151,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
     if let Some(reason) = unwanted(view, alloc) {
         return Some((Action::StopAlloc(id, node_id), reason));
     }
-    drain_ends(record, alloc, now).map(|reason| (Action::Drain(id, node_id), reason))
+    drain_ends(view, record, alloc).map(|reason| (Action::Drain(id, node_id), reason))
 }
 
 /// Whether the job of the alloc regroups: it starts again only after all its allocs that were told to stop have
@@ -177,10 +177,12 @@ fn unwanted(view: &View<'_>, alloc: &AllocSummary) -> Option<Reason> {
 }
 
 /// Whether this is the last run that leaves the alloc the time that its stop takes before the drain's deadline.
-fn drain_ends(record: &NodeRecord, alloc: &AllocSummary, now: Time) -> Option<Reason> {
+fn drain_ends(view: &View<'_>, record: &NodeRecord, alloc: &AllocSummary) -> Option<Reason> {
     let life = record.life().filter(|l| l.intent == Intent::Drain)?;
     let by = life.drain_by_at?;
-    (now + Span::from_s(PERIOD_S) >= by - alloc.failure_policy.stop_time()).then_some(Reason::DrainEnds { by })
+    let is_last = view.now + Span::from_s(PERIOD_S) >= by - alloc.failure_policy.stop_time();
+    let of_reservation = || reservations::why(view, life).filter(|_| life.interrupt_at.is_some());
+    is_last.then(|| of_reservation().unwrap_or(Reason::DrainEnds { by }))
 }
 
 /// Whether the alloc certainly goes on: its node is heard and its instance runs, and this plan decides nothing else about the

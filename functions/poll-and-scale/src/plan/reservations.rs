@@ -27,9 +27,8 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
             continue;
         }
         let Some(ending) = drain_of(view, life) else { continue };
+        let Some(reason) = why(view, life) else { continue };
         drained.push(life.node_id);
-        let id = life.offering.reservation.as_ref().map(|r| r.id.clone()).unwrap_or_default();
-        let reason = Reason::ReservationEnding { reservation: id, until: ending.until };
         plan.add(Action::DrainNode { node_id: life.node_id, by: ending.by }, reason);
     }
     drained.into_iter().for_each(|node_id| view.lose(node_id));
@@ -40,6 +39,13 @@ pub(super) fn drain_of(view: &View<'_>, life: &Life) -> Option<EndingReservation
     let lead = Span::from_s(view.observed.policy.launch.reservation_drain_s);
     let ending = ending(view, life.offering.reservation.as_ref()?)?;
     (view.now >= ending.until - lead && !drains_already(life, ending.by)).then_some(ending)
+}
+
+/// That the reservation of this node ends; `None` if it has none, or one without an end.
+pub(super) fn why(view: &View<'_>, life: &Life) -> Option<Reason> {
+    let reservation = life.offering.reservation.as_ref()?;
+    let EndingReservation { until, .. } = ending(view, reservation)?;
+    Some(Reason::ReservationEnding { reservation: reservation.id.clone(), until })
 }
 
 pub(super) struct EndingReservation {

@@ -1,7 +1,7 @@
 //! Why an alloc or a job ended: one closed list, with its JSON and its words.
 //!
 //! Guarantees: every end that a node reports, and every end of a job, has one of these causes; the words are made here, for
-//! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost.
+//! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost, and who pays for it.
 //! Does not: say what follows for the job (`job` does).
 
 use crate::elements::ElementReport;
@@ -119,9 +119,15 @@ pub enum EndCause {
         /// What happened.
         why: String,
     },
-    /// EC2 took its instance back, as it had announced.
+    /// EC2 took its spot instance back, as it had announced.
     Interrupted {
         /// What happened then.
+        why: String,
+    },
+    /// Whoever owns its node took the node out of service on purpose: an operator by a drain, or EC2 when a reservation ended or a
+    /// machine retired.
+    Moved {
+        /// Who did, and when.
         why: String,
     },
     /// It can never run.
@@ -129,6 +135,25 @@ pub enum EndCause {
     /// The operator cancelled the job.
     Cancelled,
 }
+
+/// Who pays for an end: what it takes from the tries of its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payer {
+    /// A success.
+    Nobody,
+    /// The job: it raises `failed_count`, and the rule that names the cause decides.
+    Failures,
+    /// The job: it raises `lost_count`, and the rule that names the cause decides.
+    Losses,
+    /// The command never ran: no count is raised, and the rule for `node` bounds that.
+    Start,
+    /// Whoever moved the job pays: no count is raised and no rule is used, for the first [`FREE_MOVES`].
+    Mover,
+}
+
+/// How often a job is moved at no cost: a job of two weeks, on machines that are replaced each day, is moved 14 times. More is
+/// something that drains again and again, and must end somewhere. So further moves count as losses.
+pub const FREE_MOVES: u32 = 20;
 
 impl EndCause {
     /// How an alloc ends for this cause.
@@ -155,15 +180,28 @@ impl EndCause {
             Self::ElementsFailed { .. } => (Failed, Some(SOME_FAILED)),
             Self::Stopped { code, .. } => (Failed, *code),
             Self::NoOutput { .. } | Self::Rejected { .. } | Self::Cancelled => (Failed, None),
-            Self::NotStarted { .. } | Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. } => {
-                (Lost, None)
-            }
+            Self::NotStarted { .. }
+            | Self::NoService { .. }
+            | Self::Lost { .. }
+            | Self::Interrupted { .. }
+            | Self::Moved { .. } => (Lost, None),
+        }
+    }
+
+    /// Who pays for this end of a job's alloc. Spot is a choice of the job, with a rule of its own.
+    pub const fn payer(&self) -> Payer {
+        match (self, self.client()) {
+            (Self::NotStarted { .. }, _) => Payer::Start,
+            (Self::Moved { .. }, _) => Payer::Mover,
+            (_, ClientStatus::Lost) => Payer::Losses,
+            (_, ClientStatus::Failed) => Payer::Failures,
+            _ => Payer::Nobody,
         }
     }
 
     /// Whether its node is gone, what ran there was lost, or a service did not answer.
     pub const fn is_loss(&self) -> bool {
-        matches!(self, Self::NoService { .. } | Self::Lost { .. } | Self::Interrupted { .. })
+        matches!(self.payer(), Payer::Losses | Payer::Mover)
     }
 
     /// Whether the output of the command may say more about the cause.
@@ -193,6 +231,7 @@ impl EndCause {
             | Self::NoService { why, .. }
             | Self::Lost { why }
             | Self::Interrupted { why }
+            | Self::Moved { why }
             | Self::Rejected { why } => vec![why],
             _ => Vec::new(),
         };
@@ -234,11 +273,12 @@ impl fmt::Display for EndCause {
             }
             Self::ElementsFailed { failed, elements } => write!(f, "{failed} of {elements} elements failed"),
             Self::Stopped { why, code: Some(code) } => write!(f, "{why} (exit code {code})"),
-            Self::Interrupted { why } => write!(f, "EC2 took its instance back: {why}"),
+            Self::Interrupted { why } => write!(f, "EC2 takes its instance: {why}"),
             Self::NotStarted { why } => write!(f, "its node could not start it: {why}"),
             Self::Stopped { why, code: None }
             | Self::NoService { why, .. }
             | Self::Lost { why }
+            | Self::Moved { why }
             | Self::Rejected { why } => f.write_str(why),
             Self::Cancelled => f.write_str("cancelled by the operator"),
         }
@@ -392,16 +432,46 @@ mod tests {
             (
                 EndCause::Interrupted { why: why.clone() },
                 json!({"kind": "interrupted", "why": why.clone()}),
-                "EC2 took its instance back: the disk is full",
+                "EC2 takes its instance: the disk is full",
                 "lost",
                 None,
             ),
+            (EndCause::Moved { why: why.clone() }, json!({"kind": "moved", "why": why.clone()}), &*why, "lost", None),
             (EndCause::Rejected { why: why.clone() }, json!({"kind": "rejected", "why": why}), &*why, "failed", None),
             (EndCause::Cancelled, json!({"kind": "cancelled"}), "cancelled by the operator", "failed", None),
         ] {
             assert_eq!(serde_json::to_value(&cause).unwrap(), form);
             assert_eq!(serde_json::from_value::<EndCause>(form).unwrap(), cause);
             assert_eq!((cause.to_string().as_str(), cause.client().as_str(), cause.exit_code()), (words, client, code));
+        }
+    }
+
+    #[test]
+    fn who_pays_for_an_end_follows_from_its_cause_alone() {
+        let [why, program, path, interpreter] = [(); 4].map(|()| String::new());
+        for (cause, payer) in [
+            (EndCause::Exited { code: 0 }, Payer::Nobody),
+            (EndCause::Exited { code: 1 }, Payer::Failures),
+            (EndCause::Signalled { signal: 9 }, Payer::Failures),
+            (EndCause::OverTime { limit_s: 1 }, Payer::Failures),
+            (EndCause::OverMemory { allowed_mib: 1, used_mib: None }, Payer::Failures),
+            (EndCause::OverScratch { allowed_gib: 1, used_mib: 1 }, Payer::Failures),
+            (EndCause::NotFound { program: program.clone() }, Payer::Failures),
+            (EndCause::NotExecutable { program: program.clone() }, Payer::Failures),
+            (EndCause::NoInterpreter { program, interpreter }, Payer::Failures),
+            (EndCause::NoOutput { path, why: why.clone(), others: BTreeMap::new() }, Payer::Failures),
+            (EndCause::ElementsFailed { failed: 1, elements: 2 }, Payer::Failures),
+            (EndCause::Stopped { why: why.clone(), code: Some(0) }, Payer::Nobody),
+            (EndCause::Stopped { why: why.clone(), code: None }, Payer::Failures),
+            (EndCause::NotStarted { why: why.clone() }, Payer::Start),
+            (EndCause::NoService { service: Service::S3, why: why.clone() }, Payer::Losses),
+            (EndCause::Lost { why: why.clone() }, Payer::Losses),
+            (EndCause::Interrupted { why: why.clone() }, Payer::Losses),
+            (EndCause::Moved { why: why.clone() }, Payer::Mover),
+            (EndCause::Rejected { why }, Payer::Failures),
+            (EndCause::Cancelled, Payer::Failures),
+        ] {
+            assert_eq!(cause.payer(), payer, "{cause:?}");
         }
     }
 

@@ -465,6 +465,7 @@ mod tests {
             (EndCause::Lost { why: why.clone() }, vec!["lost"]),
             (EndCause::NoService { service: crate::enums::Service::S3, why: why.clone() }, vec!["lost"]),
             (EndCause::Interrupted { why: why.clone() }, vec!["lost", "spot"]),
+            (EndCause::Moved { why: why.clone() }, vec!["lost"]),
             (EndCause::NotStarted { why }, vec!["node"]),
         ] {
             let names = |word: &&str| rule(&format!("{word}=fail")).names(&cause);

@@ -37,6 +37,7 @@ impl Outcome {
             | EndCause::NoService { .. }
             | EndCause::Lost { .. }
             | EndCause::Interrupted { .. }
+            | EndCause::Moved { .. }
             | EndCause::Rejected { .. }
             | EndCause::Cancelled => None,
         }

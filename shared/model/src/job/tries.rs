@@ -38,6 +38,9 @@ pub struct Tries {
     /// How often the job waited before a next try. Each wait is twice the one before.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub pauses: u32,
+    /// How often the job was moved at no cost.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub moves: u32,
     /// The job is not placed before this time.
     pub not_before_at: Option<Time>,
     /// The last nodes on which the job was lost, or failed by a rule with `elsewhere`; the newest last. Another node is preferred.

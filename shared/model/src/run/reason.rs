@@ -102,7 +102,7 @@ reasons! {
     /// Somebody has changed rows, or tables were restored.
     JobListsOthers "job_lists_others" {} = "its job does not list it";
     /// The drain's deadline is near.
-    DrainEnds "drain_ends" { by: Time } = "its node is drained until {by}";
+    DrainEnds "drain_ends" { by: Time } = "what runs there stops before {by}";
     BackAlone "back_alone" {} = "its node is back, and there is no other copy";
     BackWithCopies "back_with_copies" { keep: AllocId, copies: usize, strategy: Reconcile } = "its node is back: {keep} stays of {copies} copies, by {strategy}";
     BackWithCopiesThatGo "back_with_copies_that_go" { keep: AllocId, copies: usize } = "its node is back: {keep} stays of {copies} copies, because its node stays longest";

@@ -319,7 +319,7 @@ impl Check {
             Some("complete" | "failed") => is_as_seen,
             _ if is_of_kind("not_started") => is_as_seen,
             // The control plane made it lost.
-            client => client == Some("lost") && (is_of_kind("lost") || is_of_kind("interrupted")),
+            client => client == Some("lost") && ["lost", "interrupted", "moved"].into_iter().any(is_of_kind),
         };
         if !right {
             self.broken("invariant_an_end_is_as_it_was", format!("its node saw {saw:?}: {after:?}"));
@@ -526,10 +526,10 @@ impl Check {
                 && !is_true(after, "replace")
                 && !self.was_restored_since(time(after, "submitted_at"))
             {
-                let waits = within(before, "tries", "pauses").as_i64().unwrap_or(0);
-                let most = 1 + count(before, "lost_count") + count(before, "failed_count");
-                if within(after, "tries", "copies").as_i64().unwrap_or(0) > most.max(1 + waits) {
-                    self.broken(rule, format!("placed more often than it was lost or failed: {after:?}"));
+                let [waits, moves] = ["pauses", "moves"].map(|of| within(before, "tries", of).as_i64().unwrap_or(0));
+                let most = (count(before, "lost_count") + count(before, "failed_count")).max(waits);
+                if within(after, "tries", "copies").as_i64().unwrap_or(0) > 1 + moves + most {
+                    self.broken(rule, format!("placed more often than it was lost, moved or failed: {after:?}"));
                 }
             }
         }

@@ -23,7 +23,7 @@
 
 use crate::alloc_ids::AllocIds;
 use crate::elements::{Counts, Outcome, Results};
-use crate::end_cause::{EndCause, Ending, last_line};
+use crate::end_cause::{EndCause, Ending, FREE_MOVES, Payer, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId};
@@ -264,7 +264,7 @@ impl Job {
         times: JobTimes,
         now: Time,
     ) {
-        let (id, client, cause) = (alloc.alloc_id, ending.client(), &ending.cause);
+        let (id, client, cause, payer) = (alloc.alloc_id, ending.client(), &ending.cause, ending.cause.payer());
         let stands_in = client != ClientStatus::Complete && others.iter().any(|o| counts_for(o, id));
         if stands_in {
             return;
@@ -281,6 +281,9 @@ impl Job {
             self.queue(&format!("{cause}; {left} of its elements are left to run"));
             return;
         }
+        if payer == Payer::Mover && self.move_free(id, ending) {
+            return;
+        }
         // Only a success is named by no rule.
         let Some(verdict) = self.judge(cause) else {
             self.summary.done.insert(id.member);
@@ -294,13 +297,10 @@ impl Job {
         if client == ClientStatus::Lost {
             self.summary.tries.avoid(alloc.node_id);
         }
-        match cause {
-            // A command that never ran counts neither as lost nor as failed.
-            EndCause::NotStarted { .. } => {}
-            _ if client == ClientStatus::Failed => self.failed_count = self.failed_count.saturating_add(1),
-            _ => self.lost_count = self.lost_count.saturating_add(1),
-        }
-        let reason = self.reason_of(id, ending, &verdict.to_string());
+        self.pay(payer);
+        let all_moved =
+            if payer == Payer::Mover { format!("it was moved {FREE_MOVES} times: ") } else { String::new() };
+        let reason = self.reason_of(id, ending, &format!("{all_moved}{verdict}"));
         match verdict.follows {
             Follows::Again(retry) => {
                 self.summary.tries.count_use(verdict.rule, retry.used);
@@ -314,6 +314,25 @@ impl Job {
                 self.finished_at = Some(now);
             }
         }
+    }
+
+    fn pay(&mut self, payer: Payer) {
+        match payer {
+            Payer::Nobody | Payer::Start => {}
+            Payer::Failures => self.failed_count = self.failed_count.saturating_add(1),
+            Payer::Losses | Payer::Mover => self.lost_count = self.lost_count.saturating_add(1),
+        }
+    }
+
+    /// Moves the job at no cost. Returns `false` if that happened too often.
+    fn move_free(&mut self, id: AllocId, ending: &Ending) -> bool {
+        let is_free = self.summary.tries.moves < FREE_MOVES;
+        if is_free {
+            self.summary.tries.moves = self.summary.tries.moves.saturating_add(1);
+            let free = format!("this costs no try (move {} of {FREE_MOVES})", self.summary.tries.moves);
+            self.wait_again(&self.reason_of(id, ending, &free));
+        }
+        is_free
     }
 
     /// What follows if an alloc of the job ends for this cause now. `None` for a success.
@@ -342,7 +361,11 @@ impl Job {
     /// `member 1: exit code 3; no retry is allowed; the last line of its output: boom`
     fn reason_of(&self, id: AllocId, ending: &Ending, retries: &str) -> String {
         let member = if self.summary.needs.nodes > 1 { format!("member {}: ", id.member) } else { String::new() };
-        let lost = if ending.cause.is_loss() { "lost: " } else { "" };
+        let lost = match ending.cause.payer() {
+            Payer::Losses => "lost: ",
+            Payer::Mover => "moved: ",
+            Payer::Nobody | Payer::Start | Payer::Failures => "",
+        };
         let line = self.summary.tries.last_line.as_ref();
         let line = line.map(|line| format!("; the last line of its output: {line}")).unwrap_or_default();
         format!("{member}{lost}{}; {retries}{line}", ending.cause)

@@ -130,6 +130,31 @@ fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
 }
 
 #[test]
+fn a_move_costs_no_try_until_it_was_moved_too_often() {
+    let (mut job, allocs) = placed(1, 0, 0);
+    job.failure_policy.retry = vec!["lost=fail".parse().unwrap()];
+    let moved = || Ending::new(EndCause::Moved { why: "an operator drains its node".into() });
+    for n in 1..=FREE_MOVES {
+        let again = job.after_end(&allocs[0], &moved(), &[], JobSet::Stays, KEEP.into(), at(5));
+        let JobSummary { tries, state, .. } = &again.summary;
+        assert_eq!((*state, tries.moves, tries.rule_uses.len(), tries.pauses), (JobState::Queued, n, 0, 0));
+        assert_eq!((again.lost_count, again.failed_count), (0, 0));
+        let free = format!("moved: an operator drains its node; this costs no try (move {n} of 20)");
+        assert_eq!(again.reason.as_deref(), Some(&*free));
+        job = again.with_placed(&[allocs[0].alloc_id]).unwrap();
+    }
+    let failed = job.after_end(&allocs[0], &moved(), &[], JobSet::Stays, KEEP.into(), at(6));
+    assert_eq!((failed.summary.state, failed.lost_count), (JobState::Failed, 1));
+    let counted = "moved: an operator drains its node; it was moved 20 times: no retry by the rule lost=fail";
+    assert_eq!(failed.reason.as_deref(), Some(counted));
+    // What EC2 takes of the spot market is the choice of the job.
+    let spot = Ending::new(EndCause::Interrupted { why: "x".into() });
+    let (job, allocs) = placed(1, 0, 1);
+    let lost = job.after_end(&allocs[0], &spot, &[], JobSet::Stays, KEEP.into(), at(5));
+    assert_eq!((lost.lost_count, lost.summary.tries.moves), (1, 0));
+}
+
+#[test]
 fn the_reason_of_an_end_names_its_cause_and_the_last_line_of_the_output() {
     let (job, allocs) = placed(1, 0, 1);
     let end = |cause, output: &str| {

@@ -138,18 +138,28 @@ fn only_a_live_alloc_is_followed_and_only_until_its_follow_or_its_life_is_over()
 }
 
 #[test]
-fn what_is_lost_with_an_interrupted_spot_node_says_so() {
+fn what_is_lost_with_a_node_says_who_took_the_node() {
     let by = at(200);
-    let lost = |record: &NodeRecord| record.loses("its node drains").cause;
-    let why = || "its node drains".to_owned();
-    let on_demand = fixtures::ready(0);
-    assert_eq!(lost(&on_demand.interrupted(by, at(80)).unwrap()), EndCause::Lost { why: why() }, "a retirement");
-    let mut spot = fixtures::ready(0);
-    let NodeState::InUse(node) = &mut spot.state else { panic!() };
-    node.life.offering.market = Market::Spot;
-    let drained = spot.with_intent(Intent::Drain, Some(by), at(80)).unwrap();
-    assert_eq!(lost(&drained), EndCause::Lost { why: why() }, "an operator");
-    let interrupted = spot.interrupted(by, at(80)).unwrap();
-    assert_eq!(lost(&interrupted), EndCause::Interrupted { why: why() });
-    assert_eq!(interrupted.interrupted(by, at(90)), None, "it is known");
+    let lost = |record: &NodeRecord, s: i64| record.loses("it goes", at(s)).cause;
+    let [taken, drained, gone] = ["EC2 takes its instance: it goes", "an operator drains its node: it goes", "it goes"];
+    let moved = |why: &str| EndCause::Moved { why: why.to_owned() };
+    for (market, cause) in [
+        (Market::OnDemand, moved(taken)),
+        (Market::Reserved, moved(taken)),
+        (Market::Spot, EndCause::Interrupted { why: gone.to_owned() }),
+    ] {
+        let mut node = fixtures::ready(0);
+        let NodeState::InUse(in_use) = &mut node.state else { panic!() };
+        in_use.life.offering.market = market;
+        let interrupted = node.interrupted(by, at(80)).unwrap();
+        assert_eq!(lost(&interrupted, 100), cause, "{market}");
+        assert_eq!(interrupted.interrupted(by, at(90)), None, "it is known");
+        let earlier = interrupted.with_intent(Intent::Drain, Some(at(150)), at(90)).unwrap();
+        assert_eq!(lost(&earlier, 150), moved(drained), "an operator drains it before: {market}");
+        let by_operator = node.with_intent(Intent::Drain, Some(by), at(80)).unwrap();
+        assert_eq!(lost(&by_operator, 199), EndCause::Lost { why: gone.to_owned() }, "it fails before: {market}");
+        assert_eq!(lost(&by_operator, 200), moved(drained), "{market}");
+        // A rebalance recommendation has no deadline, so it moves nothing.
+        assert_eq!(lost(&node.at_risk(at(80)).unwrap(), 999), EndCause::Lost { why: gone.to_owned() }, "{market}");
+    }
 }

@@ -311,14 +311,18 @@ impl NodeRecord {
         }
     }
 
-    /// The end of an alloc that is lost with this node. The cause is `Interrupted` if EC2 announced that it takes the instance
-    /// away, unless the instance was bought on demand.
-    pub fn loses(&self, why: &str) -> Ending {
-        let is_interrupted = |l: &&Life| l.offering.market != Market::OnDemand && l.interrupt_at.is_some();
-        match self.life().filter(is_interrupted) {
-            Some(_) => Ending::new(EndCause::Interrupted { why: why.to_owned() }),
-            None => Ending::lost(why),
-        }
+    /// The end of an alloc that is lost with this node: taken by EC2 if that was announced, and moved by the operator once the drain's
+    /// deadline is over. A node that fails before is lost as any other.
+    pub fn loses(&self, why: &str, now: Time) -> Ending {
+        let Some(life) = self.life() else { return Ending::lost(why) };
+        let is_before = |by: Time| life.interrupt_at.is_none_or(|at| by < at);
+        let by_operator = life.drain_by_at.is_some_and(|by| by <= now && is_before(by));
+        Ending::new(match (life.interrupt_at, life.offering.market) {
+            _ if by_operator => EndCause::Moved { why: format!("an operator drains its node: {why}") },
+            (Some(_), Market::Spot) => EndCause::Interrupted { why: why.to_owned() },
+            (Some(_), _) => EndCause::Moved { why: format!("EC2 takes its instance: {why}") },
+            (None, _) => EndCause::Lost { why: why.to_owned() },
+        })
     }
 
     /// Whether the slot is free.

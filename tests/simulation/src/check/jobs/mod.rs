@@ -5,14 +5,22 @@ pub(crate) mod packs;
 pub(crate) mod retries;
 
 use crate::check::row::within;
-use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, set, text, time};
+use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, node_id, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
 use std::collections::BTreeSet;
-use store::{Item, Table, alloc_key, job_key};
+use store::{Item, Row, Table, alloc_key, job_key, node_key};
+
+/// How often a job is moved at no cost, by the contract.
+pub(super) const FREE_MOVES: u64 = 20;
+
+/// How often a job was moved at no cost.
+pub(super) fn moves(row: &Item) -> u64 {
+    within(row, "tries", "moves").as_u64().unwrap_or(0)
+}
 
 pub(in crate::check) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())
@@ -88,6 +96,7 @@ impl Check {
             // The elements of a pack are counted separately.
             if within(after, "work", "pack").is_null() {
                 self.invariant_retries_are_counted(before, after, changes);
+                self.invariant_a_drain_is_no_loss(model, before, after, changes);
                 self.invariant_rules_bound_the_retries(before, after);
                 self.invariant_complete_means_every_member(before, after, changes);
             }
@@ -232,8 +241,10 @@ impl Check {
         let used_up = count(after, "lost_count") > count(after, "retry_lost")
             || count(after, "failed_count") > count(after, "retry_failed");
         let has_rules = !crate::check::jobs::retries::rules(after).is_empty();
-        let not_started =
-            crate::check::within(after, "tries", "cause").get("kind").is_some_and(|kind| kind == "not_started");
+        let cause = within(after, "tries", "cause");
+        let is = |kind: &str| cause.get("kind").is_some_and(|is| is == kind);
+        let [moves_before, moves] = [before, after].map(moves);
+        let (not_started, is_move) = (is("not_started"), is("moved") && moves_before < FREE_MOVES);
         let early = crate::check::within(before, "tries", "not_before_at").as_i64().is_some_and(|at| {
             // (The clocks of two functions may differ.)
             self.core.now() + crate::check::SLACK < model::time::Time::from_ms(at)
@@ -243,7 +254,11 @@ impl Check {
         }
         let right = match (from, to) {
             (Some("placed"), Some("queued" | "regrouping")) if not_started => lost + failed == 0,
-            (Some("placed"), Some("failed")) if not_started => false,
+            // Whoever moves a job pays for it: a job without retries goes on too.
+            (Some("placed"), Some("queued" | "regrouping")) if is_move => {
+                lost + failed == 0 && moves == moves_before + 1
+            }
+            (Some("placed"), Some("failed")) if not_started || is_move => false,
             (Some("placed"), Some("queued" | "regrouping")) => lost + failed == 1 && (!used_up || has_rules),
             (Some("placed"), Some("failed")) => lost + failed == 1 && (used_up || has_rules),
             _ => lost + failed == 0,
@@ -263,6 +278,26 @@ impl Check {
         };
         if lost + failed > 0 && !changes.iter().any(wanted) {
             self.broken(rule, format!("no wanted alloc ended: {before:?} → {after:?}"));
+        }
+        if moves > moves_before {
+            self.core.count("a job was moved at no cost");
+        }
+    }
+
+    /// What a drain stops is moved, and no loss: only what EC2 takes of the spot market is one.
+    fn invariant_a_drain_is_no_loss(&self, model: &Model, before: &Item, after: &Item, changes: &[Change]) {
+        let is_stopped = |c: &&Change| {
+            let live = c.after.as_deref().filter(|row| !is_final(row) && text(row, "desired") == Some("stop"));
+            c.table == Table::Allocs && live.is_some()
+        };
+        let Some(alloc) = changes.iter().find(is_stopped).and_then(|c| c.after.as_deref()) else { return };
+        let node = node_id(alloc).and_then(|id| model.get(&node_key(id.slot())));
+        let by_ec2 = |row: &Row| text(row, "market") == Some("spot") && row.contains_key("interrupt_at");
+        if count(after, "lost_count") > count(before, "lost_count")
+            && moves(before) < FREE_MOVES
+            && !node.is_some_and(by_ec2)
+        {
+            self.broken("invariant_a_drain_is_no_loss", format!("{alloc:?}: {before:?} → {after:?}"));
         }
     }
 

@@ -43,7 +43,7 @@ fn words(cause: &Value) -> Vec<String> {
         Some("signalled") => format!("signal:{}", number("signal")),
         Some("over_memory") => "memory".to_owned(),
         Some("over_time") => "timeout".to_owned(),
-        Some("lost") => return vec!["lost".to_owned()],
+        Some("lost" | "moved") => return vec!["lost".to_owned()],
         Some("interrupted") => return vec!["spot".to_owned(), "lost".to_owned()],
         Some("not_started") => return vec!["node".to_owned()],
         _ => "failed".to_owned(),
@@ -65,7 +65,9 @@ impl Check {
             let causes = rule.split('=').next().unwrap_or_default();
             causes.split(',').any(|one| words.iter().any(|word| word == one))
         };
-        let first = rules.iter().position(names).unwrap_or(rules.len());
+        // A move at no cost uses no rule.
+        let is_move = super::moves(after) > super::moves(before);
+        let first = rules.iter().position(names).filter(|_| !is_move).unwrap_or(rules.len());
         // If a restore took away a job's allocs, the job is queued again without a count.
         let requeued = from == Some("placed") && to == Some("queued") && set(before).is_empty();
         let is_retry = from == Some("placed") && matches!(to, Some("queued" | "regrouping"));
