@@ -12,7 +12,6 @@ import pathlib
 import subprocess
 import tempfile
 import time
-import urllib.request
 
 import boto3
 from local_stack import PROGRAM, ROOT, Local, check, moto, wait_until
@@ -152,8 +151,8 @@ def files_out(user):
     check("and what is there is kept, and fetch names what is not",
           got.returncode == 1 and "has not stored no" in got.stderr and "has not stored *.none" in got.stderr
           and user.read("some/last") == "last\n", got)
-    user.run("submit", "--name", "broke", "--wait", "--out", "log", "--out-failed", "--", "sh", "-c", "echo why > log; exit 3")
-    check("outputs of a failed job are kept if asked", user.run("fetch", "broke").returncode == 0 and user.read("log") == "why\n")
+    user.run("submit", "--name", "broke", "--wait", "--keep", "logs", "--", "sh", "-c", "echo why > logs/log; exit 3")
+    check("what a failed job kept can be fetched", user.run("fetch", "broke").returncode == 0 and user.read("logs/log") == "why\n")
 
 
 def times(user):
@@ -202,37 +201,6 @@ def own_excludes(user):
         user.completes("nothing of it is in the job", "b\n", "--workdir", "repo/jobs", "--", "ls", "-A")
     finally:
         del os.environ["XDG_CONFIG_HOME"]
-
-
-# The first try never ends, and does not stop when it is asked to.
-INTERRUPTED = """case $NODEKEEPER_ALLOC_ID in
-*.0.0) trap '' TERM; mkdir d; mkfifo d/pipe; echo half | tee ckpt d/f; while :; do sleep 0.1; done;;
-*) mkdir d; echo whole | tee ckpt d/f;;
-esac"""
-
-
-def interrupted(local, user):
-    """EC2 takes the instance away while the job runs. What it had made stays, and is not taken for its outputs."""
-    user.run("submit", "--name", "long", "--kill-timeout", "10m", "--out", "ckpt", "--out", "d", "--", "sh", "-c", INTERRUPTED)
-    job = lambda: json.loads(user.run("job", "long", "--json").stdout)
-    allocs = lambda: job().get("all_allocs", [])
-    wait_until("it runs and prints", lambda: user.run("logs", "long").stdout == "half\n")
-    user.fails("it has no outputs yet", "has stored no outputs", "fetch", "long", ".", "early")
-    node = next(node for node in json.loads(user.run("nodes", "--json").stdout) if node["node_id"] == allocs()[0]["node_id"])
-    ec2 = local.environment()["AWS_ENDPOINT_URL_EC2"]
-    event = f"{ec2}/_stand-in/instances/{node['instance_id']}/interrupt?warning_ms=15000"
-    urllib.request.urlopen(urllib.request.Request(event, method="POST"), timeout=30).close()
-    wait_until("the job is complete elsewhere", lambda: job()["state"] == "complete")
-    got = user.run("fetch", "--partial", "long", ".", "part")
-    check("what its first try had made is there", got.returncode == 0 and "as try" in got.stdout, got)
-    check("each of its outputs", (user.read("part/ckpt"), user.read("part/d/f")) == ("half\n", "half\n"))
-    got = user.run("fetch", "long", ".", "all")
-    check("its outputs are those of the try that is complete", (user.read("all/ckpt"), user.read("all/d/f")) == ("whole\n", "whole\n"), got)
-    first = min(allocs(), key=lambda alloc: alloc["alloc_id"])
-    wait_until("the first try is lost", lambda: min(allocs(), key=lambda alloc: alloc["alloc_id"])["client"] == "lost")
-    check("and its row keeps nothing", "kept" not in first, first)
-    printed = user.run("logs", first["alloc_id"])
-    check("`logs` has what it printed", printed.stdout == "half\n", printed)
 
 
 def followers(user):
@@ -306,7 +274,6 @@ def main():
         own_excludes(user)
         followers(user)
         is_fetched_once(user)
-        interrupted(local, user)
     for s3 in (contextlib.nullcontext, moto_as_s3):
         # Isolated jobs may not reach the Python environment of the tests.
         with s3(), Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:

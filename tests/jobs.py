@@ -54,7 +54,7 @@ GROWS = "import os\nblock = bytearray(90 << 20)\nfor at in range(0, len(block), 
 CHECKPOINTS = """
 import signal, sys, time
 def save(*_):
-    open('checkpoint', 'w').write('step 7')
+    open('saved/checkpoint', 'w').write('step 7')
     print('saved', flush=True)
 signal.signal(signal.SIGUSR1, save)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -211,11 +211,11 @@ def again_after_an_exit_code(me):
 def a_checkpoint_before_its_time_is_over(me):
     me.write("long.py", CHECKPOINTS)
     me.do("submit", "--name", "long", "--wait", "--timeout", "6", "--stop-signal", "USR1", "--stop-notice", "3", "--in", "long.py",
-          "--out", "checkpoint", "--out-failed", "--", "python3", "long.py")
+          "--keep", "saved", "--", "python3", "long.py")
     job = me.job("long")
     is_(job["cause"]["kind"], "over_time")
     me.do("fetch", "long")
-    is_(me.read("checkpoint"), "step 7")
+    is_(me.read("saved/checkpoint"), "step 7")
 
 
 def a_cache_that_stays(me):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Stops of jobs on a `nodekeeper local`: a program below a script needs three seconds to save its work, and always gets them.
+"""Stops of jobs on a `nodekeeper local`: a program below a script needs three seconds to save its work, and always gets them. A job
+that keeps a folder goes on where it was, whatever stops it and how often.
 
 It needs the programs in target/debug. Every check prints a line. The first one that fails ends it with exit code 1.
 """
@@ -15,16 +16,21 @@ from local_stack import Local, check, wait_until
 
 IMAGE = "localhost/nodekeeper-stops:1"
 # A program that saves its work when it is asked to stop, and the script that people write around it.
-PROGRAM = """trap 'sleep 3; echo step 42 > ckpt; echo saved; exit 0' TERM USR1
+PROGRAM = """trap 'sleep 3; echo step 42 > kept/ckpt; echo saved; exit 0' TERM USR1
 echo training
 while :; do sleep 0.2; done
 """
 SCRIPT = "set -e\nsh program.sh\necho finished\n"
-FILES = ["--in", "program.sh", "--in", "run.sh"]
+# Twelve steps, of which the folder has the last one.
+STEPS = """at=kept/${NODEKEEPER_ARRAY_INDEX:-0}
+n=$(cat $at 2>/dev/null || echo 0)
+while [ $n -lt 12 ]; do sleep 0.5; n=$((n + 1)); echo ${NODEKEEPER_ARRAY_INDEX:-0} $n; echo $n > $at.new; mv $at.new $at; done
+"""
+FILES = ["--in", "program.sh", "--in", "run.sh", "--keep", "kept"]
 KINDS = {
-    "process": [*FILES, "--out", "ckpt", "--", "bash", "run.sh"],
+    "process": [*FILES, "--", "bash", "run.sh"],
     "pack": [*FILES, "--count", "2", "--pack", "2", "--", "bash", "run.sh"],
-    "container": [*FILES, "--out", "ckpt", "--image", IMAGE, "--", "sh", "run.sh"],
+    "container": [*FILES, "--image", IMAGE, "--", "sh", "run.sh"],
 }
 
 
@@ -58,9 +64,32 @@ def main():
         stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
         pathlib.Path("program.sh").write_text(PROGRAM)
         pathlib.Path("run.sh").write_text(SCRIPT)
+        pathlib.Path("steps.sh").write_text(STEPS)
         # The policy of a local system allows six machines, and a job that its machine takes with it has one of its own.
         for ways in (["spot warning", "drain"], ["cancel", "time limit"]):
             saved(local, {(way, kind): options for way in ways for kind, options in kinds.items()})
+        goes_on(local, kinds)
+
+
+def goes_on(local, kinds):
+    """Jobs of twelve steps are stopped by their time limit again and again, and once by EC2. Each try repeats at most a step."""
+    options = ["--exclusive", "--keep", "kept", "--in", "steps.sh", "--timeout", "3", "--kill-timeout", "1", "--retry", "timeout=again*20,pause=1s"]
+    job = lambda kind: json.loads(local.run("job", f"steps-{kind}", "--json").stdout)
+    for kind, more in kinds.items():
+        said = local.run("submit", "--name", f"steps-{kind}", *options, *more[len(FILES):-2], "--", "sh", "steps.sh")
+        check(f"steps in a {kind} are submitted", said.returncode == 0, said)
+    for kind in kinds:
+        wait_until(f"steps in a {kind} run", lambda kind=kind: any(a["client"] == "running" for a in job(kind).get("all_allocs", [])))
+        spot_warning(local, job(kind)["job_id"])
+    for kind in kinds:
+        wait_until(f"steps in a {kind}: complete", lambda kind=kind: job(kind)["state"] == "complete", 240)
+        tries = job(kind)["all_allocs"]
+        printed = [line for alloc in tries for line in local.run("logs", alloc["alloc_id"]).stdout.splitlines()]
+        elements = {line.split()[0] for line in printed}
+        whole = {f"{element} {n}" for element in elements for n in range(1, 13)}
+        check(f"steps in a {kind}: each is made, and at most one a try and element twice",
+              set(printed) == whole and len(printed) <= len(whole) + len(tries) * len(elements), (len(tries), printed))
+        check(f"steps in a {kind}: it took several tries", len(tries) > 2, tries)
 
 
 def saved(local, cases):
@@ -79,10 +108,9 @@ def saved(local, cases):
         printed = local.run("logs", alloc(case)["alloc_id"]).stdout
         check(f"{' '.join(case)}: it has saved its work", "saved" in printed and "finished" not in printed, printed)
     for case in cases:
-        if case[0] in ("spot warning", "drain") and case[1] != "pack":
-            to = pathlib.Path("-".join(case).replace(" ", "-"))
-            got = local.run("fetch", "--partial", job(case)["job_id"], ".", str(to))
-            check(f"{' '.join(case)}: and a person can fetch it", (to / "ckpt").exists(), got)
+        to = pathlib.Path("-".join(case).replace(" ", "-"))
+        got = local.run("fetch", job(case)["job_id"], ".", str(to))
+        check(f"{' '.join(case)}: and a person can fetch it", (to / "kept/ckpt").exists(), got)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod allocs;
+mod checkpoints;
 mod common;
 mod containers;
 mod files;

@@ -5,16 +5,15 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::routing::{get, put};
+use axum::routing::put;
+use model::ClientStatus;
 use model::files::{Content, Form};
 use model::stored::{BOTH, END, MORE, OUT, STREAMS_HEADER, THEN_HEADER};
-use model::wire::{AllocOrder, AllocUpdate};
-use model::{ClientStatus, Desired, EndCause, StoredOutput, Work};
+use model::wire::AllocOrder;
 use serde_json::json;
 use sha2::Digest;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The objects and the settings of the stand-in for S3.
@@ -61,21 +60,12 @@ impl Bucket {
         self.pieces(copy).into_iter().flat_map(|(bytes, ..)| bytes).collect()
     }
 
-    /// The partial outputs of an alloc that are stored: the bytes of each file, or the form of another content.
-    fn partial(&self, copy: u32) -> BTreeMap<String, String> {
-        let list = self.with(|s3| s3.objects.get(&format!("{}/partial.json", key(copy))).cloned());
-        let list: Vec<StoredOutput> = list.map_or_else(Vec::new, |(list, ..)| serde_json::from_slice(&list).unwrap());
-        let text = |stored: &StoredOutput| {
-            let content = &stored.content;
-            let (bytes, ..) = self.with(|s3| s3.objects[&format!("lab/files/{}", content.sha256())].clone());
-            let is_file = content.form == Form::File;
-            if is_file { String::from_utf8(bytes).unwrap() } else { content.form.as_str().to_owned() }
-        };
-        list.iter().map(|stored| (stored.path.clone(), text(stored))).collect()
-    }
-
     pub(crate) fn content(&self, content: &Content) -> Vec<u8> {
         self.with(|s3| s3.objects[&format!("lab/files/{}", content.sha256())].0.clone())
+    }
+
+    pub(crate) fn object(&self, key: &str) -> Vec<u8> {
+        self.with(|s3| s3.objects[key].0.clone())
     }
 
     pub(crate) fn put_content(&self, bytes: &[u8], form: Form) -> Content {
@@ -298,74 +288,4 @@ async fn an_agent_that_is_asked_to_end_does_not_wait_for_s3() {
     node.term_agent();
     assert_eq!(node.agent_exit_code().await, Some(0));
     assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
-}
-
-/// An order whose command makes a file, and more when it is asked to stop.
-fn makes(copy: u32) -> AllocOrder {
-    let script = "trap 'echo two > ckpt; mkdir d; echo x > d/f; exit 75' TERM
-        echo one > ckpt; echo mine > own; touch made; while :; do sleep 0.05; done";
-    let order = stored(copy, script);
-    let outputs = ["no", "ckpt", "own=s3://mine/own", "d"].map(|output| output.parse().unwrap());
-    AllocOrder { work: Work { outputs: outputs.into(), ..order.work }, ..order }
-}
-
-/// Stops the alloc after it has made something. Returns its end.
-async fn stopped(node: &TestNode, copy: u32) -> AllocUpdate {
-    node.until("it has made something", |w| w.alloc_dir(copy).join("work/made").exists().then_some(())).await;
-    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..makes(copy) }]));
-    let end = node.end_of(copy).await;
-    assert!(matches!(end.cause, Some(EndCause::Stopped { code: Some(75), .. })), "{:?}", end.cause);
-    end
-}
-
-fn made(files: [(&str, &str); 2]) -> BTreeMap<String, String> {
-    files.map(|(path, text)| (path.to_owned(), text.to_owned())).into()
-}
-
-#[tokio::test]
-async fn what_a_job_has_made_is_stored_when_ec2_announces_the_end_of_its_instance_and_again_when_it_has_stopped() {
-    let (bucket, announced) = (Bucket::default(), Arc::new(AtomicBool::new(false)));
-    let is_announced = Arc::clone(&announced);
-    let action = get(move || async move {
-        let body = r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#;
-        if is_announced.load(Ordering::Relaxed) { (StatusCode::OK, body) } else { (StatusCode::NOT_FOUND, "") }
-    });
-    let imds = Router::new()
-        .route("/latest/api/token", put(|| async { "t" }))
-        .route("/latest/meta-data/instance-id", get(|| async { "i-imds" }))
-        .route("/latest/meta-data/local-ipv4", get(|| async { "127.0.0.1" }))
-        .route("/latest/meta-data/spot/instance-action", action);
-    let listener = tokio::net::TcpListener::bind(any_port()).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, imds).await });
-    let mut node = node(bucket.serve(any_port()).await).await;
-    node.with(|p| p.order(vec![makes(0)]));
-    node.start_bare(&["--imds-url", &url]);
-    node.until("it has made something", |w| w.alloc_dir(0).join("work/made").exists().then_some(())).await;
-    assert_eq!(bucket.partial(0), BTreeMap::new());
-    announced.store(true, Ordering::Relaxed);
-    let now = BTreeMap::from([("ckpt".to_owned(), "one\n".to_owned())]);
-    node.until("what there is is stored", |_| (bucket.partial(0) == now).then_some(())).await;
-    node.running(0).await;
-    let end = stopped(&node, 0).await;
-    assert_eq!(bucket.partial(0), made([("ckpt", "two\n"), ("d", "tree")]), "before its end is told");
-    assert_eq!(end.run.kept, [], "they are no outputs of the job");
-    let left = std::fs::read_dir(node.alloc_dir(0)).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(left.into_iter().all(|name| name != "copy"), "no copy stays on the disk");
-}
-
-#[tokio::test]
-async fn what_a_job_has_made_is_stored_when_a_drained_node_stops_it_and_not_when_it_is_cancelled() {
-    let bucket = Bucket::default();
-    let mut node = node(bucket.serve(any_port()).await).await;
-    node.with(|p| p.order(vec![makes(0)]));
-    node.start(&[]);
-    stopped(&node, 0).await;
-    node.with(|p| {
-        p.drains = true;
-        p.order(vec![makes(1)]);
-    });
-    stopped(&node, 1).await;
-    assert_eq!(bucket.partial(1), made([("ckpt", "two\n"), ("d", "tree")]));
-    assert_eq!(bucket.partial(0), BTreeMap::new(), "nobody wants it");
 }

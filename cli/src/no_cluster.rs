@@ -4,10 +4,9 @@
 //! `nodekeeper local`.
 //! Does not: choose a cluster. A command that works on another cluster than the one meant can do harm.
 
-use crate::console::{UsageError, show};
+use crate::console::{NoAnswer, UsageError, show};
 use crate::given::Given;
 use crate::running::{LOAD_ENVIRONMENT, runs_in};
-use anyhow::bail;
 use std::path::Path;
 use std::time::Duration;
 use store::DbError;
@@ -46,10 +45,11 @@ pub async fn listens(given: &Given) -> anyhow::Result<()> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
-    bail!(
+    Err(NoAnswer(format!(
         "no cluster answers at {url} ({by} says so): {why}: start `nodekeeper local` and load its environment again \
          (`{LOAD_ENVIRONMENT}`), or unset {by}"
-    )
+    ))
+    .into())
 }
 
 /// For an error about missing tables, whose names begin with that of the cluster: where they were looked for, as far as the

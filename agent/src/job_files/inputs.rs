@@ -9,6 +9,8 @@ use crate::work::user_ids::give_below;
 use files::{Allowance, Beneath, MAX_BYTES, unpack_within};
 use model::enums::Service;
 use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY, bytes_on_disk};
+use model::stored::S3Place;
+use remove_tree::remove_tree;
 use rustix::fs::ioctl_ficlone;
 use s3::{S3, S3Error};
 use std::collections::BTreeSet;
@@ -52,7 +54,10 @@ impl JobFiles<'_> {
             let to = if name == WORK_DIRECTORY { Ok(work.clone()) } else { make_way(&work, name) };
             let to = to.map_err(|e| Obstacle::of_given(&format!("the input {name} cannot be put there"), &e))?;
             match source {
-                Source::Content(content) => self.content(content, &to, at, &what).await?,
+                Source::Content(content) => {
+                    let place = self.alloc_place(&what)?.content(content.sha256());
+                    self.content(content, place, &to, at, &what).await?;
+                }
                 Source::Object(place) => {
                     let s3 = self.of_job(&what).await?;
                     let room = DiskRoom::of(&work).map_err(|e| Obstacle::of_node(&what, &e))?;
@@ -68,17 +73,40 @@ impl JobFiles<'_> {
                 }
             }
         }
+        if let Some(keep) = &self.order().work.keep {
+            self.begin_with_checkpoint(&work, keep, at).await?;
+        }
         let Some(uid) = uid else { return Ok(()) };
         let placed_by = BTreeSet::from([nix::unistd::geteuid().as_raw()]);
         let given = on_files(0, move |allowance| give_below(&work, &placed_by, uid, allowance)).await;
         given.map_err(|e| Obstacle::of_node("the inputs cannot be given to the job", &e))
     }
 
+    /// Puts the checkpoint there, in the place of what other inputs have there. Without one, the folder is made.
+    async fn begin_with_checkpoint(&self, work: &Path, keep: &str, at: SystemTime) -> Result<(), Obstacle> {
+        let what = format!("the checkpoint {keep} cannot be put there");
+        let cannot = |e: io::Error| Obstacle::of_given(&what, &e);
+        let to = make_way(work, keep).map_err(cannot)?;
+        let Some(checkpoint) = &self.order().work.checkpoint else {
+            return if to.exists() { Ok(()) } else { fs::create_dir(to).map_err(cannot) };
+        };
+        let stale = to.clone();
+        on_files(0, move |_| remove_tree(&stale)).await.map_err(cannot)?;
+        let place = checkpoint.stored_at(self.alloc_place(&what)?);
+        self.content(&checkpoint.content, place, &to, at, &what).await
+    }
+
+    pub(super) fn alloc_place(&self, what: &str) -> Result<&S3Place, Obstacle> {
+        let none = || Obstacle::Job(format!("{what}: the policy names no bucket any more (output.s3)"));
+        self.order().output_s3.as_ref().ok_or_else(none)
+    }
+
     /// Makes sure that the contents fit on the disk, before the first byte of them is fetched. Unused contents of other jobs make room.
     async fn make_room(&self) -> Result<(), Obstacle> {
         let (cache, now, what) = (self.cache(), self.now(), "what the inputs of the job need");
         let mut needed = 0_u64;
-        for content in self.order().work.inputs.values().filter_map(content_of) {
+        let checkpoint = self.order().work.checkpoint.iter().map(|checkpoint| &checkpoint.content);
+        for content in self.order().work.inputs.values().filter_map(content_of).chain(checkpoint) {
             // The archive of a folder lies beside what is unpacked of it.
             let copies: u64 = if content.form == Form::Tree { 2 } else { 1 };
             let here = u64::from(cache.has(content, now));
@@ -102,10 +130,14 @@ impl JobFiles<'_> {
         SystemTime::from((self.alloc.context.clock)())
     }
 
-    async fn content(&self, content: &Content, to: &Path, at: SystemTime, what: &str) -> Result<(), Obstacle> {
-        let Some(place) = self.order().output_s3.as_ref().map(|alloc| alloc.content(content.sha256())) else {
-            return Err(Obstacle::Job(format!("{what}: the policy names no bucket any more (output.s3)")));
-        };
+    async fn content(
+        &self,
+        content: &Content,
+        place: S3Place,
+        to: &Path,
+        at: SystemTime,
+        what: &str,
+    ) -> Result<(), Obstacle> {
         let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(what))?;
         let (cache, form, to) = (self.cache(), content.form, to.to_owned());
         let get = async |file: File| fetch(access.s3().await?, &place, file, content.bytes).await;
@@ -143,7 +175,7 @@ fn create(to: &Path) -> io::Result<File> {
     File::options().write(true).create(true).truncate(true).mode(0o600).open(to)
 }
 
-async fn fetch(s3: &S3, place: &model::stored::S3Place, file: File, most: u64) -> Result<u64, S3Error> {
+async fn fetch(s3: &S3, place: &S3Place, file: File, most: u64) -> Result<u64, S3Error> {
     let kept = file.try_clone()?;
     s3.get_into(place, tokio::fs::File::from_std(file), most, |bytes| reserve(&kept, bytes)).await
 }

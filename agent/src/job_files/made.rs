@@ -13,9 +13,9 @@ use model::files::{Content, Form, Matching, Pattern};
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -225,24 +225,4 @@ impl AsyncRead for Archive {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.from).poll_read(context, into)
     }
-}
-
-/// Copies an output that may still be written, as it is now, and at most as many bytes as the allowance has. `None` if it is not there.
-pub(super) fn copy(work: &WorkDir, path: &str, to: &Path, allowance: &mut Allowance) -> io::Result<Option<Content>> {
-    let Some(what) = open_output(work, path)? else { return Ok(None) };
-    let mut copy = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(to)?;
-    let form = match &what {
-        OutputForm::File(file) => {
-            let metadata = file.metadata()?;
-            allowance.check(metadata.len())?;
-            io::copy(&mut allowance.reading(again(file)?.take(metadata.len())), &mut copy)?;
-            if metadata.permissions().mode() & 0o111 == 0 { Form::File } else { Form::Program }
-        }
-        OutputForm::Folder(chosen) => match chosen.pack(BufWriter::with_capacity(BUFFER, &mut copy), allowance)? {
-            Some(_) => Form::Tree,
-            None => return Ok(None),
-        },
-    };
-    let Digest { sha256, bytes } = digest_within(&mut again(&copy)?, &mut allowance.again())?;
-    Content::new(form, &sha256, bytes).map(Some).ok_or_else(|| io::Error::other("it has no digest"))
 }

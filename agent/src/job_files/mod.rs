@@ -11,10 +11,10 @@
 //! Does not: keep credentials on disk, or use the node's rights for an `s3://` place that the job names.
 
 pub mod cache;
+mod checkpoint;
 mod inputs;
 mod made;
 mod outputs;
-mod partial;
 mod room;
 
 pub use outputs::StoredSoFar;

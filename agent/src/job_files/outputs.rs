@@ -68,8 +68,7 @@ impl JobFiles<'_> {
     /// back.
     pub async fn store(&self, cause: &EndCause, stored: &mut StoredSoFar) {
         let work = &self.order().work;
-        let is_kept = cause.client() == ClientStatus::Complete || work.keep_failed && cause.is_of_the_command();
-        for output in work.outputs.iter().filter(|_| is_kept) {
+        for output in work.outputs.iter().filter(|_| cause.client() == ClientStatus::Complete) {
             // Where one output found no service, the others do not wait for it once more.
             let patience = if stored.fault.is_some() { Duration::ZERO } else { PATIENCE };
             let result = self.one(output, patience).await;
@@ -92,7 +91,10 @@ impl JobFiles<'_> {
         let MadeOutput { what, content, mut left_out } = made.ok_or_else(|| Obstacle::Job(absent().to_owned()))?;
         let doing = format!("the command has ended, but its output {} cannot be stored", output.path);
         match (&output.to, &what) {
-            (None, _) => self.put_content(&what, &content, &doing, patience).await?,
+            (None, _) => {
+                let place = self.alloc_place(&doing)?.content(content.sha256());
+                self.put_content(&what, &content, place, &doing, patience).await?;
+            }
             (Some(to), OutputForm::File(file)) => {
                 let s3 = self.of_job(&doing).await?;
                 put(&s3, to, &path_of(file), (content.bytes, content.sha256()), &doing, patience).await?;
@@ -105,17 +107,15 @@ impl JobFiles<'_> {
     }
 
     /// Stores the output in the bucket of the cluster, with the rights of the node.
-    async fn put_content(
+    pub(super) async fn put_content(
         &self,
         what: &OutputForm,
         content: &Content,
+        place: S3Place,
         doing: &str,
         patience: Duration,
     ) -> Result<(), Obstacle> {
-        let Some(alloc) = &self.order().output_s3 else {
-            return Err(Obstacle::Job(format!("{doing}: the policy names no bucket any more (output.s3)")));
-        };
-        let (place, bytes, sha256) = (alloc.content(content.sha256()), content.bytes, content.sha256());
+        let (bytes, sha256) = (content.bytes, content.sha256());
         let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(doing))?;
         let put = async || -> Result<(), S3Error> {
             let s3 = access.s3().await?;

@@ -8,6 +8,7 @@ use super::gpus::{Gpu, sick};
 use super::handles::{HandleList, HandleRound, SettledHandles};
 use super::orders::{self, Durable, LocalAlloc};
 use model::elements::ElementReport;
+use model::files::Checkpoint;
 use model::ids::AllocId;
 use model::image::ImageDigest;
 use model::time::Time;
@@ -44,6 +45,7 @@ pub struct AllocProgress {
     pub elements: ElementReport,
     pub usage: Option<Usage>,
     pub image_digest: Option<ImageDigest>,
+    pub checkpoint: Option<Checkpoint>,
 }
 
 /// Why a node takes no work.
@@ -235,14 +237,14 @@ impl Node {
         todo.collect()
     }
 
-    /// The running allocs with outputs that will end with the node: EC2 interrupts the instance, or the node is drained and they
+    /// The running allocs with checkpoints that will end with the node: EC2 interrupts the instance, or the node is drained and they
     /// must stop.
     pub fn leaving(&self) -> Vec<AllocId> {
         let is_drained = |alloc: &LocalAlloc| self.intent == Intent::Drain && alloc.stop_reason().is_some();
         let goes = |alloc: &LocalAlloc| self.interrupt_at.is_some() || is_drained(alloc);
-        let makes = |alloc: &LocalAlloc| !alloc.order.work.outputs.is_empty();
+        let keeps = |alloc: &LocalAlloc| alloc.order.work.keep.is_some();
         let runs = self.durable.allocs.iter().filter(|(id, _)| *self.observed(**id) == Observed::Running);
-        runs.filter(|(_, alloc)| makes(alloc) && goes(alloc)).map(|(id, _)| *id).collect()
+        runs.filter(|(_, alloc)| keeps(alloc) && goes(alloc)).map(|(id, _)| *id).collect()
     }
 
     pub fn observed(&self, id: AllocId) -> &Observed {
@@ -277,6 +279,12 @@ impl Node {
     pub fn has_news(&self, id: AllocId, progress: &AllocProgress) -> bool {
         let known = self.progress.get(&id);
         self.durable.allocs.contains_key(&id) && *progress != AllocProgress::default() && known != Some(progress)
+    }
+
+    /// The checkpoint of an alloc that the control plane has certainly taken last.
+    pub fn taken_checkpoint(&self, id: AllocId) -> Option<Checkpoint> {
+        let taken = self.delivered_progress.get(&id).filter(|_| !self.untaken.contains(&id));
+        taken.and_then(|progress| progress.checkpoint.clone())
     }
 
     pub fn observe_progress(&mut self, id: AllocId, progress: AllocProgress) {
@@ -363,8 +371,8 @@ impl Node {
             seen => seen,
         };
         let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
-        let AllocProgress { elements, usage, image_digest } = progress.unwrap_or_default();
-        let run = RunReport { elements, usage, image_digest, ..RunReport::default() };
+        let AllocProgress { elements, usage, image_digest, checkpoint } = progress.unwrap_or_default();
+        let run = RunReport { elements, usage, image_digest, checkpoint, ..RunReport::default() };
         let new = AllocUpdate { alloc_id, client: seen.client(), cause: None, run };
         let Observed::Ended(end) = seen else { return new };
         let Ending { cause, mut run } = (**end).clone();
@@ -388,8 +396,8 @@ impl Node {
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
-            let RunReport { elements, usage, image_digest, .. } = update.run.clone();
-            let progress = AllocProgress { elements, usage, image_digest };
+            let RunReport { elements, usage, image_digest, checkpoint, .. } = update.run.clone();
+            let progress = AllocProgress { elements, usage, image_digest, checkpoint };
             if progress != AllocProgress::default() {
                 self.delivered_progress.insert(update.alloc_id, progress);
             }

@@ -28,7 +28,15 @@ pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Observed {
     // If the file cannot be read, the elements run again.
     let elements = elements::report_in(&dir.elements()).unwrap_or_default();
     let ExitRecord { cause, usage, kept, .. } = exit;
-    let run = RunReport { log_tail, tail_switches, usage, kept, elements, image_digest: dir.image_digest() };
+    let run = RunReport {
+        log_tail,
+        tail_switches,
+        usage,
+        kept,
+        elements,
+        image_digest: dir.image_digest(),
+        checkpoint: dir.checkpoint(),
+    };
     Observed::Ended(Box::new(Ending { cause, run }))
 }
 

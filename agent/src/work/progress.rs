@@ -1,15 +1,17 @@
-//! The progress of running allocs: their usage so far, the results of the elements of packs, and the digest of their image.
+//! The progress of running allocs: their usage so far, the results of the elements of packs, the digest of their image,
+//! and their checkpoint.
 //!
 //! Each look that finds something new causes a report, and a write by the control plane.
 //!
 //! Guarantees: a pack is looked at once a minute, so an element that ended longer ago than that does not run again if the node is
-//! lost; another alloc is looked at when it is twice as old as at the last look, and at least each hour; the digest of an image is
-//! reported within seconds.
+//! lost; another alloc is looked at when it is twice as old as at the last look, and at least each hour; the digest of an image and
+//! a checkpoint are reported within seconds.
 //! Does not: look at an alloc that has ended: its end says all of this.
 
 use super::alloc_dir::AllocDir;
 use crate::elements::report_in;
 use crate::protocol::AllocProgress;
+use model::files::Checkpoint;
 use model::ids::AllocId;
 use model::wire::AllocOrder;
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ const FIRST_OF_IMAGE: Duration = Duration::from_secs(1);
 struct LastSample {
     last: Instant,
     wait: Duration,
+    checkpoint: Option<Checkpoint>,
 }
 
 #[derive(Debug)]
@@ -45,19 +48,23 @@ impl ProgressSampler {
     pub fn sample(&mut self, order: &AllocOrder, now: Instant) -> Option<AllocProgress> {
         let work = &order.work;
         let first = if work.image.is_some() && work.image_digest.is_none() { FIRST_OF_IMAGE } else { MINUTE };
-        let samples = self.samples.entry(order.alloc_id).or_insert(LastSample { last: now, wait: first });
-        if now.duration_since(samples.last) < samples.wait {
+        let samples =
+            self.samples.entry(order.alloc_id).or_insert(LastSample { last: now, wait: first, checkpoint: None });
+        let dir = AllocDir::of(&self.allocs, order.alloc_id);
+        let checkpoint = work.keep.as_ref().and_then(|_| dir.checkpoint());
+        if now.duration_since(samples.last) < samples.wait && checkpoint == samples.checkpoint {
             return None;
         }
+        samples.checkpoint.clone_from(&checkpoint);
         samples.last = now;
         if work.pack.is_none() {
             samples.wait = (samples.wait * 2).min(HOUR);
         }
-        let dir = AllocDir::of(&self.allocs, order.alloc_id);
         Some(AllocProgress {
             elements: report_in(&dir.elements()).unwrap_or_default(),
             usage: dir.used(),
             image_digest: dir.image_digest(),
+            checkpoint,
         })
     }
 

@@ -52,7 +52,9 @@ impl Supervised<'_> {
     async fn provide_all(&self) -> Result<Provided, Obstacle> {
         self.or_stopped(self.caches()).await?;
         let provided = self.rights().await?;
-        if let Some(files) = self.files(provided.role.clone()).filter(|_| !self.task.order.work.inputs.is_empty()) {
+        let work = &self.task.order.work;
+        let places = !work.inputs.is_empty() || work.keep.is_some();
+        if let Some(files) = self.files(provided.role.clone()).filter(|_| places) {
             let uid = self.task.uid().map_err(|e| Obstacle::of_node("cannot find out who runs the command", &e))?;
             self.or_stopped(files.place(uid)).await?;
         }
@@ -117,20 +119,15 @@ impl Supervised<'_> {
         Some(JobFiles { alloc: self, source, role })
     }
 
-    /// The files of a job that has outputs.
-    fn outputs(&self, role: Option<JobRole>) -> Option<JobFiles<'_>> {
-        self.files(role).filter(|_| !self.task.order.work.outputs.is_empty())
-    }
-
-    /// While the command of the alloc runs, stores its partial outputs as soon as the node goes. Does not end.
-    pub(crate) async fn keep_partial<T>(&self) -> T {
-        if let Some(files) = self.outputs(None) {
-            files.store_partial_of_running().await;
+    /// While the command of the alloc runs, stores its checkpoints. Does not end.
+    pub(crate) async fn keep_checkpoints<T>(&self) -> T {
+        if let Some(files) = self.files(None).filter(|_| self.task.order.work.keep.is_some()) {
+            files.store_checkpoints().await;
         }
         std::future::pending().await
     }
 
-    /// Stores the outputs of an alloc that ends for this cause, and whose command may run until `limit`. Call this when no process of the
+    /// Stores the outputs and the checkpoint of an alloc that ends for this cause, and whose command may run until `limit`. Call this when no process of the
     /// alloc runs.
     pub(crate) async fn keep(
         &self,
@@ -138,7 +135,7 @@ impl Supervised<'_> {
         cause: EndCause,
         limit: Option<Instant>,
     ) -> (EndCause, Vec<StoredOutput>) {
-        let Some(files) = self.outputs(role) else { return (cause, Vec::new()) };
+        let Some(files) = self.files(role) else { return (cause, Vec::new()) };
         let (mut stored, has_succeeded) = (StoredSoFar::default(), cause.client() == ClientStatus::Complete);
         let cut_short = tokio::select! {
             () = files.store(&cause, &mut stored) => None,
@@ -157,9 +154,7 @@ impl Supervised<'_> {
                 tracing::warn!(%error, "cannot add the note to the job's output");
             }
         }
-        if cause.client() != ClientStatus::Complete {
-            files.store_partial_of_ended().await;
-        }
+        files.store_last_checkpoint().await;
         (cause, stored.kept)
     }
 

@@ -51,6 +51,9 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
                     let alloc = n.durable.allocs.get(&id).filter(|_| is_running)?;
                     reader.sample(&alloc.order, Instant::now())
                 });
+                if let Some(taken) = state.read(|n| n.taken_checkpoint(id)) {
+                    runner.dir(id).note_taken_checkpoint(&taken);
+                }
                 apply(state, id, seen).await;
                 note_progress(state, id, progress).await;
             }
@@ -60,10 +63,10 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
     if state.read(|n| n.unended != unended) && state.update_or_log(|n| n.unended = unended).await.is_some() {
         state.heartbeat_now.notify_one();
     }
-    // This comes before the stops, so that allocs that end now store their partial outputs.
+    // This comes before the stops, so that allocs that end now store their checkpoints.
     for id in state.read(Node::leaving) {
         if let Err(error) = runner.dir(id).leave() {
-            tracing::warn!(alloc_id = %id, %error, "the partial outputs of the alloc are not stored");
+            tracing::warn!(alloc_id = %id, %error, "the checkpoint of the alloc is not stored");
         }
     }
     guard::note(state, runner.refusal(), |refuses| &mut refuses.starts).await;

@@ -142,7 +142,7 @@ impl Supervised<'_> {
                 meter.begin(container.clone(), Instant::now());
                 let cause = tokio::select! {
                     cause = self.supervise(child, &capture, container.as_ref(), meter, term) => cause,
-                    never = self.keep_partial() => never,
+                    never = self.keep_checkpoints() => never,
                 };
                 if container.is_some() {
                     // `judge` reads what the client printed.

@@ -100,6 +100,11 @@ impl Exit {
     }
 }
 
+/// What a command needs does not answer at present, for this reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NoAnswer(pub(crate) String);
+
 /// What a program can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -118,7 +123,8 @@ impl ErrorKind {
         }
         let is_busy = |e: &DbError| matches!(e, DbError::Unreachable { .. } | DbError::Throttled { .. });
         let again = error.chain().any(|cause| {
-            cause.downcast_ref().is_some_and(is_busy)
+            cause.is::<NoAnswer>()
+                || cause.downcast_ref().is_some_and(is_busy)
                 || matches!(cause.downcast_ref(), Some(WriteError::Contended | WriteError::Conflict(_)))
                 || matches!(cause.downcast_ref(), Some(WriteError::Db(e)) if is_busy(e))
                 || matches!(cause.downcast_ref(), Some(ObserveError::Db(e)) if is_busy(e))

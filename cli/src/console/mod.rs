@@ -19,8 +19,8 @@ mod standard_output;
 pub(crate) mod tone;
 mod usage;
 
-pub(crate) use context::is_yes;
 pub use context::{Cluster, Connect, Context, ErrorKind, Exit, Reach, WallClock};
+pub(crate) use context::{NoAnswer, is_yes};
 pub use show::Screen;
 pub use standard_output::StandardOutput;
 pub use usage::UsageError;

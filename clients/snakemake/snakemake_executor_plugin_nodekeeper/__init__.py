@@ -38,7 +38,7 @@ MADE = "made-by-job"
 # Runs on the node: the job, and then its files go into the folder.
 SCRIPT = """{job}
 code=$?
-mkdir {made}
+rm -rf {made} && mkdir {made}
 for file in {files}; do
     if [ -e "$file" ]; then mkdir -p "{made}/$(dirname "$file")" && mv "$file" "{made}/$file" || exit 1; fi
 done
@@ -133,7 +133,7 @@ class Executor(RemoteExecutor):
         command = command.replace(shlex.join(shlex.split(format_cli_arg("--directory", self.workflow.overwrite_workdir))), "")
         script = Path(self.tmpdir, f"{uuid.uuid4().hex}.sh")
         script.write_text(SCRIPT.format(job=command, made=MADE, files=shlex.join(map(inner, made_by(job)))), encoding="utf-8")
-        return {**line, "command": ["sh", "job.sh"], "in": [f"{script}=job.sh", *self.inputs(job)], "outputs": [MADE], "keep_failed": True}
+        return {**line, "command": ["sh", "job.sh"], "in": [f"{script}=job.sh", *self.inputs(job)], "outputs": [MADE], "keep": MADE}
 
     def inputs(self, job: JobExecutorInterface) -> list[str]:
         """The files of the workflow and the inputs of the job. What has an absolute path is on the nodes already."""

@@ -80,6 +80,7 @@ pub const SITUATIONS: &[&str] = &[
     "an agent was killed",
     "a complete alloc has outputs",
     "a follower has its input",
+    "a try begins with a checkpoint",
     "an alloc got GPUs",
     "an alloc got GPUs beside another one",
     "an alloc lacked GPUs",

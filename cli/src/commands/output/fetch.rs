@@ -1,7 +1,6 @@
-//! `fetch`: gets the outputs of a job, or of each job of an array.
+//! `fetch`: gets the outputs of a job and its checkpoint, or those of each job of an array.
 //!
-//! The rows of a job have its kept outputs. Partial outputs are below the place of the try's output, and only `--partial` gets
-//! them.
+//! The rows of a job have both. A job that has not completed has no outputs of its own yet: its newest checkpoint is what it left.
 //!
 //! Guarantees: a written file is whole, and has the digest that the node reported and the time at which the alloc ended. An existing
 //! file is replaced only by the same content, or with `--force`. No link that is here already is followed, so nothing is written
@@ -17,13 +16,11 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use files::{Beneath, Digest, There, digest_of, names, unpack};
 use model::array::Array;
-use model::files::{Form, Pattern};
+use model::files::{Checkpoint, Content, Form, Pattern};
 use model::ids::AllocId;
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Job, JobState, StoredOutput};
-use s3::S3Error;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Seek;
@@ -32,14 +29,12 @@ use std::path::{Path, PathBuf};
 
 /// The path that means every output.
 const ALL: &str = ".";
-/// The most bytes of a list of partial outputs: each entry is a name and a digest.
-const MOST_PARTIAL: u64 = 64 << 10;
 
 #[derive(Args, Clone, Debug)]
 pub struct FetchArgs {
     /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
     job: String,
-    /// Only this output, as --out named it; `.` is all of them
+    /// Only this output, as --out named it, or the folder of --keep; `.` is all outputs, and the folder if the job has not completed
     #[arg(default_value = ".")]
     path: String,
     /// The folder to put them into; those of an array each into a folder with its number
@@ -51,9 +46,6 @@ pub struct FetchArgs {
     /// Replace files that are here
     #[arg(long)]
     force: bool,
-    /// Get the partial outputs of the last try whose node was lost, and not the outputs that the job keeps
-    #[arg(long)]
-    partial: bool,
 }
 
 /// Outputs of a member, and the alloc that stored them.
@@ -62,6 +54,8 @@ struct Kept {
     /// When the alloc ended; `None`: it has not.
     at: Option<Time>,
     outputs: Vec<StoredOutput>,
+    /// The checkpoint, if the only output is that.
+    checkpoint: Option<Checkpoint>,
 }
 
 /// One job whose outputs are fetched.
@@ -111,42 +105,38 @@ impl Fetched<'_> {
     /// Gets what is wanted of this job. Returns whether that is all of it; an error if there is nothing.
     async fn all(&self, context: &mut Context<'_>) -> anyhow::Result<bool> {
         let Self { cluster, args, job, shown, .. } = self;
-        ensure!(!job.work.outputs.is_empty(), "job {shown} keeps nothing: submit it with --out PATH");
+        let keeps = !job.work.outputs.is_empty() || job.work.keep.is_some();
+        ensure!(keeps, "job {shown} keeps nothing: submit it with --out PATH or --keep DIR");
         let members = job.summary.needs.nodes;
         if let Some(member) = args.member.filter(|member| *member >= members) {
             let last = members.saturating_sub(1);
             bail!("job {shown} has no member {member}: its members are 0 to {last}");
         }
         let allocs = cluster.store.allocs_of(job).await?.rows;
-        let kept = if args.partial { partial(cluster, job, allocs).await? } else { of_rows(job, allocs) };
-        let wanted = kept.iter().flat_map(|kept| &kept.outputs).filter(|output| self.is_wanted(&output.path));
-        ensure!(wanted.count() > 0, self.nothing());
+        let kept = of_rows(job, allocs);
+        ensure!(kept.iter().any(|kept| self.wanted(kept).next().is_some()), self.nothing());
         let is_of_array = !self.folder.as_os_str().is_empty();
-        let mut is_all = !is_of_array || args.partial || job.summary.state == JobState::Complete;
+        let mut is_all = !is_of_array || job.summary.state == JobState::Complete;
         if !is_all {
             say(context, &format!("job {shown} is {}, and this is what it left", job.summary.state))?;
         }
         for member in (0..members).filter(|member| args.member.is_none_or(|wanted| wanted == *member)) {
-            let of_member = kept.iter().find(|kept| kept.alloc.member == member);
-            for missing in self.missing(of_member) {
+            let of_member = || kept.iter().filter(|kept| kept.alloc.member == member);
+            for missing in self.missing(of_member()) {
                 is_all = false;
                 let of = if members > 1 { format!(" of member {member}") } else { String::new() };
                 say(context, &format!("job {shown} is {} and has not stored {missing}{of}", job.summary.state))?;
             }
-            let Some(of_member) = of_member else { continue };
             let folder = match members > 1 && args.member.is_none() {
                 true => self.folder.join(format!("member-{member}")),
                 false => self.folder.clone(),
             };
-            for output in of_member.outputs.iter().filter(|output| self.is_wanted(&output.path)) {
+            for (kept, output) in of_member().flat_map(|kept| self.wanted(kept).map(move |output| (kept, output))) {
                 // What a pattern names has its own names below the folder.
                 let path = if is_of_pattern(output) { folder.clone() } else { folder.join(&output.path) };
-                let of = if args.partial {
-                    format!(", as try {} had made it so far", of_member.alloc)
-                } else {
-                    String::new()
-                };
-                match self.one(output, &path, of_member.at, context.now()).await {
+                let of = kept.checkpoint.as_ref().map(|known| format!(", as try {} left it", known.alloc_id));
+                let of = of.unwrap_or_default();
+                match self.one(output, kept, &path, context.now()).await {
                     Ok(()) => {
                         let to = args.dir.join(&path);
                         writeln!(context.out, "{} ({}{of})", to.display(), bytes_text(output.content.bytes))?;
@@ -166,29 +156,29 @@ impl Fetched<'_> {
         self.args.path == ALL || self.args.path == path
     }
 
-    /// The outputs that the job wants kept, and that this member has not stored. Of a lost try nobody knows what it would have made.
-    fn missing(&self, kept: Option<&Kept>) -> Vec<String> {
-        let is_stored = |path: &str| kept.is_some_and(|kept| kept.outputs.iter().any(|output| output.path == path));
+    /// What of this is wanted. A job that has completed needs no checkpoint.
+    fn wanted<'k>(&self, kept: &'k Kept) -> impl Iterator<Item = &'k StoredOutput> {
+        let takes_all = kept.checkpoint.is_none() || self.job.summary.state != JobState::Complete;
+        let path = &self.args.path;
+        kept.outputs.iter().filter(move |output| output.path == *path || takes_all && path == ALL)
+    }
+
+    /// The outputs that the job wants kept, and that this member has not stored.
+    fn missing<'k>(&self, kept: impl Iterator<Item = &'k Kept>) -> Vec<String> {
+        let stored: Vec<&str> = kept.flat_map(|kept| &kept.outputs).map(|output| output.path.as_str()).collect();
         let wanted = self.job.work.outputs.iter().map(|output| output.path.clone());
-        let wanted = wanted.filter(|path| !self.args.partial && self.is_wanted(path));
-        wanted.filter(|path| !is_stored(path)).collect()
+        wanted.filter(|path| self.is_wanted(path) && !stored.contains(&path.as_str())).collect()
     }
 
     fn nothing(&self) -> String {
         let (shown, state) = (&self.shown, self.job.summary.state);
         let what = if self.args.path == ALL { "outputs" } else { self.args.path.as_str() };
-        if self.args.partial {
-            return format!("job {shown} is {state}, and no try of it that was lost with its node has stored {what}");
-        }
         let id = short(self.job.summary.job_id);
-        format!(
-            "job {shown} is {state} and has stored no {what}: `nodekeeper job {id}` shows what it keeps; `--partial` gets what a \
-             try had made that was lost with its node"
-        )
+        format!("job {shown} is {state} and has stored no {what}: `nodekeeper job {id}` shows what it keeps")
     }
 
-    /// Gets one output. `at` is when its alloc ended. What the job made is as old as that: an input that was changed later is newer.
-    async fn one(&self, output: &StoredOutput, path: &Path, at: Option<Time>, now: Time) -> anyhow::Result<()> {
+    /// Gets one output of these. What the job made is as old as the end of its alloc: an input that was changed later is newer.
+    async fn one(&self, output: &StoredOutput, of: &Kept, path: &Path, now: Time) -> anyhow::Result<()> {
         let (content, shown) = (&output.content, self.args.dir.join(path));
         let place = match &output.to {
             Some(place) if content.form == Form::Tree => {
@@ -197,13 +187,14 @@ impl Fetched<'_> {
             Some(place) => place.clone(),
             None => {
                 let (policy, _) = self.cluster.store.ingest_control().await?.checked_policy()?;
-                place_of(&policy, self.cluster, content)?
+                let place = place_of(&policy, self.cluster, content)?;
+                of.checkpoint.as_ref().map_or_else(|| place.clone(), |known| known.stored_at(&place))
             }
         };
         let shown = shown.display();
         fs::create_dir_all(&self.args.dir).with_context(|| format!("{} cannot be made", self.args.dir.display()))?;
         // A time in the future would worry make.
-        let at = at.map_or(now, |at| at.min(now));
+        let at = of.at.map_or(now, |at| at.min(now));
         let into = Beneath::new(&self.args.dir, at.into())?;
         if is_of_pattern(output) {
             return self
@@ -292,42 +283,26 @@ fn is_of_pattern(output: &StoredOutput) -> bool {
     output.content.form == Form::Tree && Pattern::of(&output.path).is_some()
 }
 
-/// For each member, the alloc whose outputs count: the one that succeeded, or else the last one that stored outputs.
+/// For each member, the outputs of the alloc that succeeded, and the newest checkpoint.
 fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
-    let counts = |alloc: &Alloc| !alloc.run.kept.is_empty() && (job.work.keep_failed || !alloc.was_stopped());
-    let kept = allocs.into_iter().filter(counts);
-    let of_each = of_members(kept, |alloc| (alloc.has_succeeded(), alloc.id().copy));
-    of_each.map(|alloc| Kept { alloc: alloc.id(), at: alloc.finished_at, outputs: alloc.run.kept }).collect()
-}
-
-/// For each member, the outputs of the last try that did not succeed and had stored some.
-async fn partial(cluster: &Cluster, job: &Job, mut allocs: Vec<Alloc>) -> anyhow::Result<Vec<Kept>> {
-    allocs.sort_by_key(|alloc| Reverse(alloc.id().copy));
-    let mut found: BTreeMap<u32, Kept> = BTreeMap::new();
-    for alloc in allocs.into_iter().filter(|alloc| !alloc.has_succeeded()) {
-        let (id, at, Some(place)) = (alloc.id(), alloc.finished_at, &alloc.output_s3) else { continue };
-        if found.contains_key(&id.member) {
-            continue;
-        }
-        if alloc.was_stopped() && !alloc.run.kept.is_empty() {
-            found.insert(id.member, Kept { alloc: id, at, outputs: alloc.run.kept });
-            continue;
-        }
-        match cluster.outputs.get(&place.partial(), MOST_PARTIAL).await {
-            Ok((_, list)) => {
-                let list: Vec<StoredOutput> =
-                    serde_json::from_slice(&list).with_context(|| format!("{} is no list", place.partial()))?;
-                // Any node may write there, so only paths of the job's outputs are used here.
-                let is_wanted = |stored: &StoredOutput| {
-                    stored.to.is_none() && job.work.outputs.iter().any(|output| output.path == stored.path)
-                };
-                let outputs = list.into_iter().filter(is_wanted).collect();
-                found.insert(id.member, Kept { alloc: id, at, outputs });
-            }
-            // Without the permission to list the bucket, S3 denies an absent object.
-            Err(S3Error::Absent | S3Error::Denied(_)) => {}
-            Err(error) => return Err(error).with_context(|| place.partial().to_string()),
-        }
-    }
-    Ok(found.into_values().collect())
+    let running = allocs.iter().filter(|alloc| !alloc.summary.client.is_final());
+    let mut newest = job.checkpoints.clone();
+    newest.extend(running.filter_map(|alloc| alloc.run.checkpoint.clone()));
+    newest.sort_by_key(|known| known.alloc_id.copy);
+    // A later entry replaces an earlier one.
+    let newest: BTreeMap<u32, Checkpoint> = newest.into_iter().map(|known| (known.alloc_id.member, known)).collect();
+    let succeeded = allocs.into_iter().filter(|alloc| !alloc.run.kept.is_empty() && !alloc.was_stopped());
+    let outputs = of_members(succeeded, |alloc| (alloc.has_succeeded(), alloc.id().copy));
+    let outputs = outputs.map(|alloc| Kept {
+        alloc: alloc.id(),
+        at: alloc.finished_at,
+        outputs: alloc.run.kept,
+        checkpoint: None,
+    });
+    let stored = |path: &str, content: Content| StoredOutput { path: path.to_owned(), content, to: None };
+    let checkpoints = newest.into_values().filter_map(|known| {
+        let outputs = vec![stored(job.work.keep.as_deref()?, known.content.clone())];
+        Some(Kept { alloc: known.alloc_id, at: None, outputs, checkpoint: Some(known) })
+    });
+    outputs.chain(checkpoints).collect()
 }

@@ -15,7 +15,7 @@ use crate::view::{job_shape, retry_rules};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
-use model::{AfterEnd, Alloc, FailurePolicy, Job, JobState, Signal, StoredOutput};
+use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, Signal, StoredOutput};
 use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
@@ -113,8 +113,9 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     for (n, (name, source)) in work.inputs.iter().enumerate() {
         rows.field(if n == 0 { "inputs" } else { "" }, Some(format!("{name} from {source}")));
     }
-    let outputs: Vec<String> = work.outputs.iter().map(ToString::to_string).collect();
-    rows.field("keeps", (!outputs.is_empty()).then(|| outputs.join(", ")));
+    let checkpoint = work.keep.as_ref().map(|keep| format!("{keep} (checkpoint)"));
+    let keeps: Vec<String> = work.outputs.iter().map(ToString::to_string).chain(checkpoint).collect();
+    rows.field("keeps", (!keeps.is_empty()).then(|| keeps.join(", ")));
     if let (Some(pack), Some(counts)) = (&work.pack, summary.tries.elements) {
         let at_once = if pack.at_once > 1 { format!("; {} at once", pack.at_once) } else { String::new() };
         rows.field("elements", Some(format!("{} ({counts}{at_once})", pack.elements)));
@@ -141,11 +142,8 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("next try", summary.retry_at(now).map(|at| format!("not before {}", moment(at, now))));
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     rows.field("stop", Some(stop(failure_policy)));
-    let replace = if failure_policy.replace {
-        format!(", with a copy meanwhile ({})", failure_policy.reconcile)
-    } else {
-        String::new()
-    };
+    let with_copy = format!(", with a copy meanwhile ({})", failure_policy.reconcile);
+    let replace = if failure_policy.replace { with_copy.as_str() } else { "" };
     rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
     rows
 }
@@ -185,13 +183,18 @@ fn usage_rows(allocs: &[Alloc]) -> Rows {
     Rows::of(&["ALLOC"].into_iter().chain(usage::HEADS).collect::<Vec<_>>(), allocs.iter().filter_map(cells))
 }
 
-/// The outputs of its work directory that each alloc has stored.
+/// The outputs of its work directory that each alloc has stored, and its checkpoint.
 fn output_rows(allocs: &[Alloc]) -> Rows {
-    let cells = |alloc: &Alloc, StoredOutput { path, content, to }: &StoredOutput| {
-        let path = to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})"));
+    let cells = |alloc: &Alloc, path: String, content: &Content| {
         [short_alloc(alloc.id()), path, usage::bytes_text(content.bytes), content.sha256().to_owned()]
     };
-    let rows = allocs.iter().flat_map(|alloc| alloc.run.kept.iter().map(move |output| cells(alloc, output)));
+    let rows = allocs.iter().flat_map(|alloc| {
+        let kept = alloc.run.kept.iter().map(move |StoredOutput { path, content, to }| {
+            cells(alloc, to.as_ref().map_or_else(|| path.clone(), |place| format!("{path} ({place})")), content)
+        });
+        let checkpoint = alloc.work.keep.clone().zip(alloc.run.checkpoint.as_ref());
+        kept.chain(checkpoint.map(|(keep, known)| cells(alloc, keep, &known.content)))
+    });
     Rows::of(&["ALLOC", "KEPT", "SIZE", "SHA-256"], rows)
 }
 

@@ -6,6 +6,7 @@
 
 use super::followed::follow;
 use crate::changes::operate::NO_BUCKET;
+use crate::commands::amounts::seconds;
 use crate::console::{Cluster, Context, UsageError, show};
 use crate::view::find::Meant;
 use crate::view::usage::bytes_text;
@@ -64,20 +65,29 @@ pub(in crate::commands) struct FileOptions {
     /// in quotes, such as 'results/*.csv', keeps all that it names then, and at least one. `nodekeeper fetch` gets it. With s3://BUCKET/KEY it is stored there, with the role of the job. May be given several times
     #[arg(long = "out", value_name = "PATH[=S3]", action = ArgAction::Append, value_parser = output)]
     outputs: Vec<Output>,
-    /// Keep the outputs that exist also when the command has failed
-    #[arg(long = "out-failed", requires = "outputs")]
-    keep_failed: bool,
+    /// The folder of the work directory with the checkpoint of the job. What a try leaves there is stored however it ends, or when its
+    /// node is about to go, and is there when the next try begins. `nodekeeper fetch` gets it, also of a job that has failed
+    #[arg(long, value_name = "DIR", value_parser = kept)]
+    keep: Option<String>,
+    /// Store the folder of --keep also while the command runs, so often (at least 10 s): after a sudden loss of its node a job
+    /// repeats at most that much. Each time that the folder has changed costs a request and a write
+    #[arg(long = "keep-every", value_name = "TIME", value_parser = seconds, default_value = "0", hide_default_value = true)]
+    keep_every_s: u64,
 }
 
 fn output(text: &str) -> Result<Output, String> {
     let Output { path, to } = text.parse().map_err(|e: model::files::BadFile| e.to_string())?;
-    let path = plain(&path);
+    Ok(Output { path: kept(&path)?, to })
+}
+
+fn kept(path: &str) -> Result<String, String> {
+    let path = plain(path);
     if !is_name(&path) {
         return Err(
             "the path must be relative to the work directory, without `..` and names of more than 255 bytes".to_owned()
         );
     }
-    Ok(Output { path, to })
+    Ok(path)
 }
 
 /// The path without `./` at its beginning and slashes at its end.

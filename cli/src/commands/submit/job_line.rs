@@ -28,7 +28,7 @@ const IN: &str = "in";
 const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
-const STATE: &str = "all_allocs allocs array_count array_index cause containers copies done elements exit_code expires_at failed_count finished_at \
+const STATE: &str = "all_allocs allocs array_count array_index cause checkpoints containers copies done elements exit_code expires_at failed_count finished_at \
     image_digest job_id lost_count queue rank reason state submitted_at tries version waits_because";
 
 /// The fields of a line, by their options.
@@ -317,7 +317,9 @@ mod tests {
                 secret_files: [("F".into(), "/f#a".into())].into(),
                 inputs: [("a".into(), "s3://data/a".parse().unwrap())].into(),
                 outputs: vec!["b=s3://data/b".parse().unwrap()],
-                keep_failed: true,
+                keep: Some("ckpt".into()),
+                keep_every_s: 60,
+                checkpoint: None,
                 ulimits: [("nofile".into(), "1:2".into())].into(),
                 pack: None,
             },

@@ -1,13 +1,15 @@
-//! What `fetch` gets: partial outputs of a try that was lost with its node, and arrays. An array by its name is whole, or one of its
+//! What `fetch` gets: outputs, checkpoints, and arrays. An array by its name is whole, or one of its
 //! jobs by its number, and never one in silence.
 
 use super::output_store::FakeS3;
 use super::*;
 use model::array::{COUNT_VARIABLE, INDEX_VARIABLE};
-use model::{AfterEnd, EndCause, JobSpec, Needs, StoredOutput, Work};
+use model::files::Checkpoint;
+use model::ids::AllocId;
+use model::{AfterEnd, EndCause, JobSet, JobSpec, Needs, StoredOutput, Work};
 
-/// The cause of the end of an alloc, and the outputs in its row.
-type End = (EndCause, &'static [&'static str]);
+/// The cause of the end of an alloc, the outputs in its row, and its checkpoint.
+type End = (EndCause, &'static [&'static str], Option<&'static str>);
 
 fn lost() -> EndCause {
     EndCause::Lost { why: "gone".into() }
@@ -17,8 +19,9 @@ fn stopped(code: i32) -> EndCause {
     EndCause::Stopped { why: "the drain ends".into(), code: Some(code) }
 }
 
-/// A job with a copy for each of these ends. Each output is a file whose text is its name in `ends`.
-async fn job_with(ends: &[End]) -> (World, FakeS3, String) {
+/// A job with a copy for each of these ends. Each output is the file `f`, and each checkpoint the file `c`, whose text is in `ends`.
+/// `running` is the checkpoint of one more copy that has not ended.
+async fn job_with(ends: &[End], running: Option<&str>) -> (World, String) {
     let mut world = World::with_policy().await;
     let dir = tempfile::tempdir().unwrap();
     let with_bucket = file(&dir, "p.toml", &format!("{POLICY}\n[output]\ns3 = \"s3://logs\"\n"));
@@ -26,90 +29,73 @@ async fn job_with(ends: &[End]) -> (World, FakeS3, String) {
     let s3 = FakeS3::default();
     world.cluster.outputs = s3.serve().await;
     let job = world.put_job(3).await;
-    let work = Work { outputs: vec!["f".parse().unwrap()], ..job.work.clone() };
+    let work = Work { outputs: vec!["f".parse().unwrap()], keep: Some("c".into()), ..job.work.clone() };
     let mut job = world.store().write(Some(&job), &Job { work, ..job.clone() }, Vec::new()).await.unwrap();
-    for ((cause, kept), copy) in ends.iter().zip(0..) {
-        let id = model::ids::AllocId { copy, ..fixtures::alloc_id(3) };
-        let alloc = Alloc::place(id, &job, &fixtures::ready(0), at(100)).unwrap();
-        let ending = Ending {
-            run: RunReport { kept: kept.iter().map(|text| stored(&s3, text)).collect(), ..RunReport::default() },
-            ..Ending::new(cause.clone())
+    let times = Span::from_s(99).into();
+    let all = ends.iter().map(Some).chain(running.map(|_| None));
+    for (end, copy) in all.zip(0..) {
+        let id = AllocId { copy, ..fixtures::alloc_id(3) };
+        let placed = job.with_placed(&[id]).unwrap_or_else(|| job.clone());
+        let alloc = Alloc::place(id, &placed, &fixtures::ready(0), at(100)).unwrap();
+        let stored = |text: &&str| StoredOutput { path: "f".into(), content: s3.put_file(text), to: None };
+        let Some((cause, kept, checkpoint)) = end else {
+            let run = RunReport { checkpoint: running.map(|text| left(&s3, id, text)), ..RunReport::default() };
+            world.store().write(None, &Alloc { run, ..alloc }, Vec::new()).await.unwrap();
+            job = world.store().write(Some(&job), &placed, Vec::new()).await.unwrap();
+            continue;
         };
-        let output_s3 = Some(format!("s3://logs/3/0-{copy}").parse().unwrap());
-        let alloc = Alloc { output_s3, ..alloc.end(&ending, Span::from_s(9), at(200)) };
-        world.store().write(None, &alloc, Vec::new()).await.unwrap();
-        let mut next = job.with_placed(&[id]).unwrap();
-        next.summary.state = model::JobState::Queued;
+        let run = RunReport {
+            kept: kept.iter().map(stored).collect(),
+            checkpoint: checkpoint.map(|text| left(&s3, id, text)),
+            ..RunReport::default()
+        };
+        let ending = Ending { run, ..Ending::new(cause.clone()) };
+        let next = placed.after_end(&alloc.summary, &ending, &[], JobSet::Leaves, times, at(200));
+        let ended = alloc.end(&ending, Span::from_s(9), at(200));
+        world.store().write(None, &ended, Vec::new()).await.unwrap();
         job = world.store().write(Some(&job), &next, Vec::new()).await.unwrap();
     }
-    (world, s3, job.summary.job_id.to_string())
+    (world, job.summary.job_id.to_string())
 }
 
-fn stored(s3: &FakeS3, text: &str) -> StoredOutput {
-    StoredOutput { path: "f".into(), content: s3.put_file(text), to: None }
+/// Stores a checkpoint of this alloc.
+fn left(s3: &FakeS3, alloc_id: AllocId, text: &str) -> Checkpoint {
+    let known = Checkpoint { alloc_id, place: 1, content: s3.put_file(text) };
+    s3.put_object(&format!("test/files/{}/0-{}-1", alloc_id.job_id, alloc_id.copy), text);
+    known
 }
 
-fn leaves(s3: &FakeS3, copy: u32, text: &str) {
-    let list = serde_json::to_string(&[stored(s3, text)]).unwrap();
-    s3.put_object(&format!("3/0-{copy}/partial.json"), &list);
-}
-
-/// The text of the fetched file, or the error of `fetch`.
-async fn fetched(world: &World, job: &str, options: &[&str]) -> Result<String, String> {
+/// The texts of the fetched files and the exit code, or the error of `fetch`.
+async fn fetched(world: &World, job: &str, path: &str) -> Result<(String, String, Exit), String> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().display().to_string();
-    let line: Vec<&str> = ["fetch", job, ".", &to].iter().chain(options).copied().collect();
-    let said = world.run(&line).await;
-    said.result.map_err(|error| format!("{error:#}"))?;
-    let text = std::fs::read_to_string(dir.path().join("f")).unwrap();
-    assert_eq!(said.out.contains("had made it so far"), options.contains(&"--partial"), "{}", said.out);
-    Ok(text)
+    let exit = world.run(&["fetch", job, path, &to]).await.result.map_err(|error| format!("{error:#}"))?;
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+    Ok((text("f"), text("c"), exit))
 }
 
 #[tokio::test]
-async fn what_the_last_lost_try_had_made_is_got_only_with_partial() {
-    let (world, s3, job) = job_with(&[(lost(), &[]), (lost(), &[]), (lost(), &[])]).await;
-    let refused = fetched(&world, &job, &["--partial"]).await.unwrap_err();
-    assert!(refused.contains("no try of it that was lost with its node has stored outputs"), "{refused}");
-    leaves(&s3, 0, "older");
-    leaves(&s3, 1, "newer");
-    let refused = fetched(&world, &job, &[]).await.unwrap_err();
-    assert!(refused.contains("has stored no outputs") && refused.contains("--partial"), "{refused}");
-    assert_eq!(fetched(&world, &job, &["--partial"]).await.as_deref(), Ok("newer"));
-    s3.put_object("3/0-1/partial.json", "nonsense");
-    let bad = fetched(&world, &job, &["--partial"]).await.unwrap_err();
-    assert!(bad.contains("3/0-1/partial.json"), "{bad}");
-}
-
-#[tokio::test]
-async fn a_later_try_that_succeeded_has_the_outputs_of_the_job() {
-    let ends: [End; 2] = [(stopped(75), &[]), (EndCause::Exited { code: 0 }, &["whole"])];
-    let (world, s3, job) = job_with(&ends).await;
-    leaves(&s3, 0, "part");
-    leaves(&s3, 1, "what it had made before");
-    assert_eq!(fetched(&world, &job, &[]).await.as_deref(), Ok("whole"));
-    assert_eq!(fetched(&world, &job, &["--partial"]).await.as_deref(), Ok("part"));
+async fn what_a_job_left_that_has_not_completed_is_its_newest_checkpoint() {
+    let got = |f: &str, c: &str, exit| Ok((f.to_owned(), c.to_owned(), exit));
+    let (world, job) = job_with(&[(lost(), &[], None)], None).await;
+    let refused = fetched(&world, &job, ".").await.unwrap_err();
+    assert!(refused.contains("has stored no outputs"), "{refused}");
+    let ends: [End; 3] = [(lost(), &[], Some("older")), (lost(), &[], Some("newer")), (lost(), &[], None)];
+    let (world, job) = job_with(&ends, None).await;
+    assert_eq!(fetched(&world, &job, ".").await, got("", "newer", Exit::Failed));
+    assert_eq!(fetched(&world, &job, "c").await, got("", "newer", Exit::Done));
+    let (world, job) = job_with(&ends, Some("now")).await;
+    assert_eq!(fetched(&world, &job, "c").await, got("", "now", Exit::Done));
+    let complete: [End; 2] = [(lost(), &[], Some("older")), (EndCause::Exited { code: 0 }, &["whole"], Some("last"))];
+    let (world, job) = job_with(&complete, None).await;
+    assert_eq!(fetched(&world, &job, ".").await, got("whole", "", Exit::Done));
+    assert_eq!(fetched(&world, &job, "c").await, got("", "last", Exit::Done));
 }
 
 #[tokio::test]
 async fn what_a_try_kept_that_was_told_to_stop_is_not_taken_for_the_outputs_of_the_job() {
-    let (world, _s3, job) = job_with(&[(stopped(0), &["so far"])]).await;
-    assert!(fetched(&world, &job, &[]).await.is_err());
-    assert_eq!(fetched(&world, &job, &["--partial"]).await.as_deref(), Ok("so far"));
-}
-
-#[tokio::test]
-async fn a_node_cannot_have_other_files_written_than_those_that_the_job_wants() {
-    let (world, s3, job) = job_with(&[(lost(), &[])]).await;
-    let evil = StoredOutput { path: "../evil".into(), ..stored(&s3, "evil") };
-    let elsewhere = StoredOutput { to: Some("s3://logs/other".parse().unwrap()), ..stored(&s3, "other") };
-    let list = serde_json::to_string(&[evil, elsewhere, stored(&s3, "wanted")]).unwrap();
-    s3.put_object("3/0-0/partial.json", &list);
-    let dir = tempfile::tempdir().unwrap();
-    let to = dir.path().join("in");
-    world.run(&["fetch", "--partial", &job, ".", &to.display().to_string()]).await.done();
-    assert_eq!(std::fs::read_to_string(to.join("f")).unwrap(), "wanted");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let (world, job) = job_with(&[(stopped(0), &["so far"], None)], None).await;
+    assert!(fetched(&world, &job, ".").await.is_err());
 }
 
 const TEXT: fn(u32, u32) -> String = |n, member| format!("of {n}, member {member}\n");
@@ -134,8 +120,7 @@ async fn array_of(members: u32, ends: &[Option<i32>]) -> (World, FakeS3, Vec<Job
         let array_count = u32::try_from(ends.len()).ok().filter(|count| *count > 1);
         let spec = JobSpec { name: Some("arr".into()), work, needs, env, array_count, ..JobSpec::default() };
         let mut job = world.store().write(None, &Job::submit(id, spec, at(0)).unwrap(), Vec::new()).await.unwrap();
-        let allocs: Vec<_> =
-            (0..members).map(|member| model::ids::AllocId { job_id: id, member, copy: member }).collect();
+        let allocs: Vec<_> = (0..members).map(|member| AllocId { job_id: id, member, copy: member }).collect();
         if let Some(code) = end {
             let mut ended = job.with_placed(&allocs).unwrap();
             for alloc in &allocs {

@@ -63,7 +63,13 @@ impl Acting<'_> {
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
         let inputs = self.inputs(job).await?;
-        let complete = |alloc: &mut Alloc| self.complete(alloc, &inputs);
+        let complete = |alloc: &mut Alloc| {
+            self.complete(alloc, &inputs);
+            // The row of the job gets the checkpoint of the alloc that is replaced when that ends.
+            let of_replaced = replaces.and_then(|replaced| replaced.run.checkpoint.as_ref());
+            let newest = of_replaced.into_iter().chain(job.checkpoint(alloc.id().member));
+            alloc.work.checkpoint = newest.max_by_key(|known| known.alloc_id.copy).cloned();
+        };
         let placing = Placing { replaces, complete: &complete, keep: self.keep, now };
         for written in place(self.run.store, job, &members, &placing).await? {
             self.run.locks.wrote(written);

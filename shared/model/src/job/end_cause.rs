@@ -6,7 +6,7 @@
 
 use crate::elements::ElementReport;
 use crate::enums::{ClientStatus, Service};
-use crate::files::StoredOutput;
+use crate::files::{Checkpoint, StoredOutput};
 use crate::image::{self, ImageDigest};
 use crate::output::Switches;
 use crate::signals;
@@ -309,6 +309,8 @@ pub struct RunReport {
     /// The outputs that are kept of the work directory of an ended alloc.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<StoredOutput>,
+    /// The newest checkpoint that the alloc stored.
+    pub checkpoint: Option<Checkpoint>,
     /// The results of the elements of a pack so far.
     #[serde(skip_serializing_if = "ElementReport::is_empty")]
     pub elements: ElementReport,

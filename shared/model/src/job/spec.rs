@@ -154,4 +154,29 @@ mod tests {
             spec(name, image).check().unwrap();
         }
     }
+
+    #[test]
+    fn what_is_kept_is_a_folder_of_the_work_directory() {
+        let of = |keep: Option<&str>, keep_every_s: u64| {
+            let spec = JobSpec::running(["true"]);
+            let work = Work { keep: keep.map(str::to_owned), keep_every_s, ..spec.work };
+            JobSpec { work, ..spec }.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
+        };
+        for (keep, every) in [(None, 0), (Some("ckpt"), 0), (Some("a/b"), 10)] {
+            assert_eq!(of(keep, every), Ok(()));
+        }
+        for (keep, every, says) in [
+            (None, 60, "--keep-every is for a job with --keep"),
+            (Some("ckpt"), 9, "at least 10 s, it is 9 s"),
+            (Some("../x"), 0, "--keep \"../x\" must be a folder of the work directory"),
+            (Some(""), 0, "must be a folder"),
+            (Some("."), 0, "must be a folder"),
+            (Some("/x"), 0, "must be a folder"),
+            (Some("x/"), 0, "must be a folder"),
+            (Some("*.ckpt"), 0, "must be a folder"),
+        ] {
+            let error = of(keep, every).unwrap_err();
+            assert!(error.contains(says), "{keep:?} {every}: {error}");
+        }
+    }
 }

@@ -4,8 +4,8 @@
 //! PLACE/000000.log        the first 8 MiB (`PIECE_BYTES`), and so on; the last one may have fewer bytes, and grows while the
 //! PLACE/000001.log        command runs; its metadata says whether it is the end: see [`THEN_HEADER`]
 //! PLACE/000001.switches   where the stream changes in that piece, as a list in JSON; absent if all of it is standard output
-//! PLACE/partial.json      what a try that was lost with its node had made of its outputs: a list of `StoredOutput`
 //! CLUSTER/files/SHA256    a file, or a folder as a tar archive
+//! CLUSTER/files/JOB/MEMBER-COPY-N   a checkpoint of a try, which a later one of the same try may replace
 //! ```
 //!
 //! Guarantees: a prefix can be written into a URL and into a policy of IAM as it is; each alloc of each cluster has a place of
@@ -99,12 +99,6 @@ impl S3Place {
     #[must_use]
     pub fn switches(&self, no: u64) -> Self {
         self.object(no, "switches")
-    }
-
-    /// Where the list of partial outputs is, if the node of the alloc went while it ran.
-    #[must_use]
-    pub fn partial(&self) -> Self {
-        Self { bucket: self.bucket.clone(), key: format!("{}/partial.json", self.key) }
     }
 
     fn object(&self, no: u64, kind: &str) -> Self {
@@ -202,7 +196,6 @@ mod tests {
             let place = prefix.parse::<S3Prefix>().unwrap().place(&cluster, id);
             assert_eq!(place.to_string(), format!("{begin}{}/3-12", id.job_id));
             assert_eq!(place.piece(7).to_string(), format!("{place}/000007.log"));
-            assert_eq!(place.partial().to_string(), format!("{place}/partial.json"));
             let content = prefix.parse::<S3Prefix>().unwrap().content(&cluster, "ab12");
             assert_eq!((content.to_string(), &content), (format!("{begin}files/ab12"), &place.content("ab12")));
             assert_eq!(place.switches(1_234_567).to_string(), format!("{place}/1234567.switches"));

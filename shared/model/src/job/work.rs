@@ -10,7 +10,7 @@
 use crate::array::INDEX_VARIABLE;
 use crate::container_env::{Passing, passing};
 use crate::elements::Pack;
-use crate::files::{self, Inputs, Output};
+use crate::files::{self, Checkpoint, Inputs, Output, Pattern};
 use crate::image::{ImageDigest, is_image_reference};
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
@@ -27,6 +27,8 @@ pub const MAX_TRANSACTION_ITEMS: usize = 100;
 const MAX_CACHES: usize = MAX_TRANSACTION_ITEMS - 5;
 /// The most bytes a command and its environment may have together.
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024;
+/// The least time between two checkpoints of a running command, in seconds: each is a request and a write.
+const MIN_KEEP_EVERY_S: u64 = 10;
 /// The variable of a job that holds the standard input of its command, in base64. The agent takes it out of the environment.
 /// So an input has the bounds of the environment.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
@@ -82,9 +84,13 @@ pub struct Work {
     /// The files that are kept of its work directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
-    /// Whether outputs are also kept if the command fails.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub keep_failed: bool,
+    /// The folder of its work directory that each try finds as an earlier try left it: its checkpoint.
+    pub keep: Option<String>,
+    /// How often the folder is stored while the command runs, in seconds; 0: only when the try ends, or its node goes.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub keep_every_s: u64,
+    /// What the folder of an alloc begins with.
+    pub checkpoint: Option<Checkpoint>,
     /// The elements for each of which the command runs; `None`: it runs once.
     pub pack: Option<Pack>,
 }
@@ -127,15 +133,30 @@ impl Work {
         self.check_rights(env, mistakes);
         self.check_pack(mistakes);
         files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);
+        self.check_keep(mistakes);
+    }
+
+    fn check_keep(&self, mistakes: &mut Mistakes) {
+        let Some(keep) = &self.keep else {
+            return mistakes.require(self.keep_every_s == 0, || "--keep-every is for a job with --keep".into());
+        };
+        mistakes.require(files::is_name(keep) && Pattern::of(keep).is_none(), || {
+            format!("--keep {} must be a folder of the work directory, like checkpoints", shown(keep))
+        });
+        mistakes.require(self.keep_every_s == 0 || self.keep_every_s >= MIN_KEEP_EVERY_S, || {
+            format!("--keep-every must be at least {MIN_KEEP_EVERY_S} s, it is {} s", self.keep_every_s)
+        });
     }
 
     pub fn has_files(&self) -> bool {
-        !self.inputs.is_empty() || !self.outputs.is_empty()
+        !self.inputs.is_empty() || !self.outputs.is_empty() || self.keep.is_some()
     }
 
     /// Whether it needs the bucket of the cluster.
     pub fn needs_bucket(&self) -> bool {
-        self.inputs.values().any(|source| !source.is_of_the_role()) || self.outputs.iter().any(|out| out.to.is_none())
+        self.keep.is_some()
+            || self.inputs.values().any(|source| !source.is_of_the_role())
+            || self.outputs.iter().any(|out| out.to.is_none())
     }
 
     /// Every secret: its variable and its place.
@@ -199,7 +220,7 @@ impl Work {
     fn check_size(&self, env: &Environment, mistakes: &mut Mistakes) {
         let bytes = self.command.iter().map(String::len).sum::<usize>()
             + env.iter().chain(self.all_secrets()).map(|(k, v)| k.len() + v.len()).sum::<usize>()
-            + self.registry_login.iter().chain(&self.entrypoint).map(String::len).sum::<usize>()
+            + self.registry_login.iter().chain(&self.entrypoint).chain(&self.keep).map(String::len).sum::<usize>()
             + files::bytes_in_row(&self.inputs, &self.outputs);
         mistakes.require(bytes <= MAX_COMMAND_BYTES, || {
             format!(

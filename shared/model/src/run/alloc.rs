@@ -9,7 +9,7 @@
 use crate::elements::ElementReport;
 use crate::end_cause::{EndCause, Ending, RunReport};
 use crate::enums::{ClientStatus, Desired};
-use crate::files;
+use crate::files::{self, CHECKPOINT_PLACES, Checkpoint};
 use crate::ids::{AllocId, NodeId};
 use crate::job_record::Job;
 use crate::node::{NodeRecord, Version};
@@ -130,8 +130,8 @@ impl Alloc {
             ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Unchanged,
             ClientStatus::Pending | ClientStatus::Running => {
                 let mut new = self.clone();
-                let RunReport { elements, usage, image_digest, .. } = self.run_after(&update.run);
-                new.run = RunReport { elements, usage, image_digest, ..new.run };
+                let RunReport { elements, usage, image_digest, checkpoint, .. } = self.run_after(&update.run);
+                new.run = RunReport { elements, usage, image_digest, checkpoint, ..new.run };
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
@@ -170,11 +170,14 @@ impl Alloc {
     /// What is known of the run after this newer report. The first digest of the image that the node reported stays.
     fn run_after(&self, newer: &RunReport) -> RunReport {
         let elements = self.work.pack.as_ref().map(|pack| self.run.elements.then(&newer.elements, &pack.elements));
+        let is_own = |newer: &Checkpoint| newer.alloc_id == self.id() && newer.place < CHECKPOINT_PLACES;
+        let newer_checkpoint = newer.checkpoint.clone().filter(|newer| self.work.keep.is_some() && is_own(newer));
         let newer_digest = newer.image_digest.clone().filter(|_| self.work.image.is_some());
         RunReport {
             elements: elements.unwrap_or_default(),
             usage: newer.usage.and_then(Usage::possible).or(self.run.usage),
             image_digest: self.run.image_digest.clone().or(newer_digest),
+            checkpoint: newer_checkpoint.or_else(|| self.run.checkpoint.clone()),
             ..newer.clone()
         }
     }

@@ -21,6 +21,7 @@ impl Check {
             self.invariant_what_is_complete_has_its_outputs(id, after);
             if before.is_none() {
                 self.invariant_what_follows_has_its_inputs(model, id, after);
+                self.invariant_a_try_begins_with_the_newest_checkpoint(model, id, after);
             }
         }
     }
@@ -62,6 +63,29 @@ impl Check {
             if source.as_str() != Some(&stored) {
                 self.broken(rule, format!("{id} is placed with {source}, and job {earlier} left {stored}"));
             }
+        }
+    }
+
+    /// An alloc that is placed gets the checkpoint of the latest try of its member that has ended, or that it replaces.
+    fn invariant_a_try_begins_with_the_newest_checkpoint(&self, model: &Model, id: AllocId, after: &Item) {
+        let stored_by = |known: &Value| known.get("alloc_id").and_then(Value::as_str)?.parse::<AllocId>().ok();
+        let counts = |row: &&store::Row| {
+            let of = text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());
+            let is_earlier = of.is_some_and(|of| (of.job_id, of.member) == (id.job_id, id.member) && of.copy < id.copy);
+            let has_ended = matches!(text(row, "client"), Some("complete" | "failed" | "lost"));
+            is_earlier && (has_ended || text(after, "replaces") == text(row, "alloc_id"))
+        };
+        let rows = model.rows(Table::Allocs).filter(counts);
+        let Some(newest) = rows.filter_map(|row| stored_by(store::to_json(row).get("checkpoint")?)).max() else {
+            return;
+        };
+        self.core.count("a try begins with a checkpoint");
+        let begins = stored_by(&within(after, "work", "checkpoint"));
+        if begins < Some(newest) {
+            self.broken(
+                "invariant_a_try_begins_with_the_newest_checkpoint",
+                format!("{id} begins with {begins:?}, and that of {newest} is stored"),
+            );
         }
     }
 }

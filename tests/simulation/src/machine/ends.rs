@@ -6,7 +6,7 @@
 
 use super::Process;
 use model::elements::{ElementReport, Outcome};
-use model::files::Form;
+use model::files::{Checkpoint, Form};
 use model::ids::AllocId;
 use model::ranges::Ranges;
 use model::time::{Span, Time};
@@ -57,6 +57,7 @@ impl Process {
         if ended.cause.client() == ClientStatus::Complete {
             ended.run.kept = kept(order);
         }
+        ended.run.checkpoint = checkpoint(order);
         ended
     }
 }
@@ -68,14 +69,24 @@ const fn fails(element: u32, copy: u32) -> bool {
 
 /// The outputs of a complete alloc. They differ from alloc to alloc.
 fn kept(order: &AllocOrder) -> Vec<StoredOutput> {
-    let AllocId { job_id, member, copy } = order.alloc_id;
-    let random =
-        job_id.to_string().bytes().fold(0_u128, |sum, byte| sum.wrapping_mul(31).wrapping_add(u128::from(byte)));
-    let sha256 = format!("{random:032x}{member:016x}{copy:016x}");
-    let content = Content::new(Form::File, &sha256, 1);
+    let content = left(order, Form::File);
     let stored =
         |output: &Output| Some(StoredOutput { path: output.path.clone(), content: content.clone()?, to: None });
     order.work.outputs.iter().filter_map(stored).collect()
+}
+
+/// What an alloc leaves in the folder that its job keeps.
+pub(super) fn checkpoint(order: &AllocOrder) -> Option<Checkpoint> {
+    let content = order.work.keep.as_ref().and_then(|_| left(order, Form::Tree))?;
+    Some(Checkpoint { alloc_id: order.alloc_id, place: 0, content })
+}
+
+/// A content that no other alloc leaves.
+fn left(order: &AllocOrder, form: Form) -> Option<Content> {
+    let AllocId { job_id, member, copy } = order.alloc_id;
+    let random =
+        job_id.to_string().bytes().fold(0_u128, |sum, byte| sum.wrapping_mul(31).wrapping_add(u128::from(byte)));
+    Content::new(form, &format!("{random:032x}{member:016x}{copy:016x}"), 1)
 }
 
 /// The cause of a failure after `s` seconds. There are several causes, so that rules for retries tell them apart.

@@ -446,7 +446,9 @@ impl Machine {
         for (id, process) in &self.processes {
             let told = process.told(*id, now);
             self.check.elements_ran(*id, &told);
-            self.protocol.observe_progress(*id, AllocProgress { elements: told, ..AllocProgress::default() });
+            let checkpoint = self.disk.started.get(id).and_then(|(order, _)| ends::checkpoint(order));
+            self.protocol
+                .observe_progress(*id, AllocProgress { elements: told, checkpoint, ..AllocProgress::default() });
         }
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());

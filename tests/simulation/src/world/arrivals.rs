@@ -136,6 +136,7 @@ impl World {
         if s % 2 == 0 {
             spec.work.outputs = vec![Output { path: OUTPUT.to_owned(), to: None }];
         }
+        spec.work.keep = (s % 3 == 0).then(|| "checkpoint".to_owned());
         if core.scenario.plain_jobs {
             spec = JobSpec {
                 needs: Needs { vcpus: 2, ..Needs::default() },

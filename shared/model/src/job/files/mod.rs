@@ -14,7 +14,7 @@
 mod pattern;
 
 pub use crate::enums::Form;
-use crate::ids::JobId;
+use crate::ids::{AllocId, JobId};
 use crate::mistakes::{Mistakes, shown};
 use crate::stored::S3Place;
 use crate::text_form::text_form;
@@ -62,6 +62,27 @@ pub enum Source {
         path: String,
     },
 }
+
+/// What a try left in the folder that its job keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The try that stored it.
+    pub alloc_id: AllocId,
+    /// Which of the places of the try has it: below [`CHECKPOINT_PLACES`].
+    pub place: u8,
+    pub content: Content,
+}
+
+impl Checkpoint {
+    /// Where it is stored, by the place of an alloc of its cluster.
+    pub fn stored_at(&self, alloc: &S3Place) -> S3Place {
+        let AllocId { job_id, member, copy } = self.alloc_id;
+        alloc.content(&format!("{job_id}/{member}-{copy}-{}", self.place))
+    }
+}
+
+/// How many checkpoints of a try are stored at the same time: two in turn while it runs, and that of its end.
+pub const CHECKPOINT_PLACES: u8 = 3;
 
 /// An output that a job wants kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@ use crate::elements::{Counts, Outcome, Results};
 use crate::end_cause::{EndCause, Ending, FREE_MOVES, Payer, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
+use crate::files::Checkpoint;
 use crate::ids::{AllocId, JobId, NodeId};
 use crate::machine::MachineNeed;
 use crate::mistakes::BadJob;
@@ -62,6 +63,9 @@ pub struct Job {
     /// The addresses of the nodes of several members, by member number. An unknown one is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// The newest checkpoint of each member.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
     /// How often a process of the job failed. Retry rules count their own uses.
     #[serde(default)]
     pub failed_count: u32,
@@ -103,6 +107,7 @@ impl Job {
             failure_policy: spec.failure_policy,
             elements: Standing::default(),
             hosts: Vec::new(),
+            checkpoints: Vec::new(),
             failed_count: 0,
             lost_count: 0,
             finished_at: None,
@@ -233,6 +238,7 @@ impl Job {
         if new.work.image_digest.is_none() {
             new.work.image_digest.clone_from(&ending.run.image_digest);
         }
+        new.take_checkpoint(ending.run.checkpoint.as_ref());
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
             new.summary.tries.note_usage(ending.run.usage);
@@ -388,6 +394,21 @@ impl Job {
             pack.elements = self.elements.left(&pack.elements);
         }
         work
+    }
+
+    /// The newest checkpoint of this member.
+    pub fn checkpoint(&self, member: u32) -> Option<&Checkpoint> {
+        self.checkpoints.iter().find(|known| known.alloc_id.member == member)
+    }
+
+    /// An alloc may end after a later one of its member: then the later one's checkpoint stays.
+    fn take_checkpoint(&mut self, newer: Option<&Checkpoint>) {
+        let Some(newer) = newer else { return };
+        let AllocId { member, copy, .. } = newer.alloc_id;
+        if self.checkpoint(member).is_none_or(|known| known.alloc_id.copy <= copy) {
+            self.checkpoints.retain(|known| known.alloc_id.member != member);
+            self.checkpoints.push(newer.clone());
+        }
     }
 
     /// Takes the results that an alloc of a pack reported. Returns the retries of the elements that are tried again; `None` if no

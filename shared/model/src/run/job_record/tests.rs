@@ -4,6 +4,7 @@ use crate::alloc_ids::AllocIds;
 use crate::elements::Pack;
 use crate::end_cause::RunReport;
 use crate::enums::{AfterEnd, MarketNeed};
+use crate::files::{Content, Form};
 use crate::fixtures::{self, at};
 use crate::needs::Needs;
 use crate::ranges::Ranges;
@@ -109,6 +110,33 @@ fn the_first_digest_of_its_image_stays_with_the_job() {
     assert_eq!(pinned.work.image_digest, digest(1));
     let again = pinned.with_placed(&[allocs[0].alloc_id]).unwrap();
     assert_eq!(lost(&again, digest(2)).work.image_digest, digest(1));
+}
+
+#[test]
+fn the_checkpoint_of_the_latest_try_of_each_member_stays_with_the_job() {
+    let (job, allocs) = placed(2, 0, 9);
+    let content = |n: u8| Content::new(Form::Tree, &n.to_string().repeat(64), 1);
+    let end = |job: &Job, member: usize, copy: u32, left: Option<Content>| {
+        let mut alloc = allocs[member].clone();
+        alloc.alloc_id.copy = copy;
+        let checkpoint = left.map(|content| Checkpoint { alloc_id: alloc.alloc_id, place: 0, content });
+        let ending = Ending { run: RunReport { checkpoint, ..RunReport::default() }, ..Ending::lost("gone") };
+        job.after_end(&alloc, &ending, &[], JobSet::Leaves, KEEP.into(), at(5))
+    };
+    let mut known = job;
+    for (member, copy, checkpoint, of_first, of_second) in [
+        (0, 0, None, None, None),
+        (0, 1, content(1), content(1), None),
+        (1, 0, content(2), content(1), content(2)),
+        (0, 3, content(3), content(3), content(2)),
+        // It was silent, and ends after the try that took its place.
+        (0, 2, content(4), content(3), content(2)),
+        (0, 4, None, content(3), content(2)),
+    ] {
+        known = end(&known, member, copy, checkpoint);
+        let of = |member| known.checkpoint(member).map(|known| known.content.clone());
+        assert_eq!((of(0), of(1)), (of_first, of_second), "{member}.{copy}");
+    }
 }
 
 #[test]

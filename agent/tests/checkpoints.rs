@@ -1,0 +1,127 @@
+//! The folder that a job keeps: each try begins with what an earlier one left there.
+
+use crate::common::{TestNode, alloc_id};
+use crate::uploads::{Bucket, any_port, node, stored};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::{get, put};
+use model::files::Checkpoint;
+use model::wire::{AllocOrder, AllocUpdate};
+use model::{Desired, Source, Work};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Counts one step after the other, and one more when it is asked to stop.
+const STEPS: &str = "n=$(cat ckpt/n || echo 0); echo $n > began
+    trap 'echo $((n + 100)) > ckpt/n; exit 75' TERM
+    while :; do n=$((n + 1)); echo $n > ckpt/.n; mv ckpt/.n ckpt/n; touch stepped; sleep 0.2; done";
+
+fn keeps(copy: u32, script: &str, from: Option<&Checkpoint>) -> AllocOrder {
+    let order = stored(copy, script);
+    AllocOrder { work: Work { keep: Some("ckpt".into()), checkpoint: from.cloned(), ..order.work }, ..order }
+}
+
+/// The number in a checkpoint as it is stored now: the text of the only file of the archive.
+fn number(bucket: &Bucket, of: &Checkpoint) -> u32 {
+    let dir = tempfile::tempdir().unwrap();
+    let AllocOrder { output_s3, .. } = stored(0, "");
+    std::fs::write(dir.path().join("a"), bucket.object(of.stored_at(&output_s3.unwrap()).key())).unwrap();
+    let text = std::process::Command::new("tar").args(["-xOf", "a"]).current_dir(dir.path()).output().unwrap();
+    String::from_utf8(text.stdout).unwrap().trim().parse().unwrap()
+}
+
+/// The newest checkpoint of an alloc that runs.
+fn reported(node: &TestNode, copy: u32) -> Option<Checkpoint> {
+    let updates = |updates: &[AllocUpdate]| {
+        updates
+            .iter()
+            .rev()
+            .find(|update| update.alloc_id == alloc_id(copy))
+            .and_then(|update| update.run.checkpoint.clone())
+    };
+    node.with(|p| p.reports.iter().rev().find_map(|report| updates(&report.allocs)))
+}
+
+async fn stepped(node: &TestNode, copy: u32) {
+    node.until("it has made a step", |w| w.alloc_dir(copy).join("work/stepped").exists().then_some(())).await;
+}
+
+/// Stops the alloc after a step. Returns its checkpoint.
+async fn stopped(node: &TestNode, order: AllocOrder) -> Option<Checkpoint> {
+    let copy = order.alloc_id.copy;
+    stepped(node, copy).await;
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order }]));
+    node.end_of(copy).await.run.checkpoint
+}
+
+#[tokio::test]
+async fn a_try_begins_with_what_an_earlier_one_left_however_that_ended() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    let failed = keeps(0, "ls -A ckpt; echo 7 > ckpt/n; exit 3", None);
+    node.with(|p| p.order(vec![failed]));
+    node.start(&[]);
+    let first = node.end_of(0).await.run.checkpoint.unwrap();
+    assert_eq!(number(&bucket, &first), 7);
+    let second = keeps(1, STEPS, Some(&first));
+    node.with(|p| p.order(vec![second.clone()]));
+    let second = stopped(&node, second).await.unwrap();
+    assert_eq!(node.line_of(1, "began").await, "7");
+    assert!(number(&bucket, &second) > 107, "after the signal, at its end");
+    // What it never touched stays as it was.
+    node.with(|p| p.order(vec![keeps(2, "cat ckpt/n > seen", Some(&second))]));
+    let third = node.end_of(2).await.run.checkpoint;
+    assert_eq!((node.line_of(2, "seen").await, third), (number(&bucket, &second).to_string(), None));
+}
+
+#[tokio::test]
+async fn a_checkpoint_takes_the_place_of_an_input_and_a_folder_that_is_gone_changes_nothing() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    node.with(|p| p.order(vec![keeps(0, "echo 1 > ckpt/a", None)]));
+    node.start(&[]);
+    let first = node.end_of(0).await.run.checkpoint.unwrap();
+    let mut order = keeps(1, "find ckpt -type f > seen; rm -r ckpt", Some(&first));
+    let seed = bucket.put_content(b"seed", model::files::Form::File);
+    order.work.inputs.insert("ckpt/seed".into(), Source::Content(seed));
+    node.with(|p| p.order(vec![order]));
+    let second = node.end_of(1).await.run.checkpoint;
+    assert_eq!((node.line_of(1, "seen").await.as_str(), second), ("ckpt/a", None));
+}
+
+#[tokio::test]
+async fn a_running_command_has_checkpoints_as_often_as_it_wants_and_when_its_node_goes() {
+    let (bucket, announced) = (Bucket::default(), Arc::new(AtomicBool::new(false)));
+    let is_announced = Arc::clone(&announced);
+    let action = get(move || async move {
+        let body = r#"{"action":"terminate","time":"2017-09-18T08:22:00Z"}"#;
+        if is_announced.load(Ordering::Relaxed) { (StatusCode::OK, body) } else { (StatusCode::NOT_FOUND, "") }
+    });
+    let imds = Router::new()
+        .route("/latest/api/token", put(|| async { "t" }))
+        .route("/latest/meta-data/instance-id", get(|| async { "i-imds" }))
+        .route("/latest/meta-data/local-ipv4", get(|| async { "127.0.0.1" }))
+        .route("/latest/meta-data/spot/instance-action", action);
+    let listener = tokio::net::TcpListener::bind(any_port()).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, imds).await });
+    let mut node = node(bucket.serve(any_port()).await).await;
+    let mut often = keeps(1, STEPS, None);
+    often.work.keep_every_s = 1;
+    node.with(|p| p.order(vec![keeps(0, STEPS, None), often]));
+    node.start_bare(&["--imds-url", &url]);
+    stepped(&node, 0).await;
+    let first = node.until("the one that wants it has one", |w| reported(w, 1)).await;
+    node.until("and a newer one", |w| reported(w, 1).filter(|newer| number(&bucket, newer) > number(&bucket, &first)))
+        .await;
+    node.until("and more", |w| reported(w, 1).filter(|newer| number(&bucket, newer) > number(&bucket, &first) + 5))
+        .await;
+    let places =
+        bucket.with(|s3| s3.calls.iter().filter(|key| key.contains("/0-1-")).cloned().collect::<BTreeSet<_>>());
+    assert_eq!(places.len(), 2, "in turn: {places:?}");
+    assert_eq!(reported(&node, 0), None, "the other one does not");
+    announced.store(true, Ordering::Relaxed);
+    node.until("now it does", |w| reported(w, 0)).await;
+    assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()), "it runs");
+}
