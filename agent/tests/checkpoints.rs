@@ -112,11 +112,9 @@ async fn a_running_command_has_checkpoints_as_often_as_it_wants_and_when_its_nod
     node.with(|p| p.order(vec![keeps(0, STEPS, None), often]));
     node.start_bare(&["--imds-url", &url]);
     stepped(&node, 0).await;
-    let first = node.until("the one that wants it has one", |w| reported(w, 1)).await;
-    node.until("and a newer one", |w| reported(w, 1).filter(|newer| number(&bucket, newer) > number(&bucket, &first)))
-        .await;
-    node.until("and more", |w| reported(w, 1).filter(|newer| number(&bucket, newer) > number(&bucket, &first) + 5))
-        .await;
+    let newest = |w: &TestNode| reported(w, 1).map(|newest| number(&bucket, &newest));
+    let first = node.until("the one that wants it has one", newest).await;
+    node.until("and newer ones", |w| newest(w).filter(|newer| *newer > first + 10)).await;
     let places =
         bucket.with(|s3| s3.calls.iter().filter(|key| key.contains("/0-1-")).cloned().collect::<BTreeSet<_>>());
     assert_eq!(places.len(), 2, "in turn: {places:?}");
