@@ -5,7 +5,7 @@
     tests/reference.py --check    prints what differs, exits 1 if something does
 
 It needs target/debug/nodekeeper. What stands above the line `<!-- generated -->` of a page is written by hand and stays.
-Leaves out: `local`, which docs/local.md describes, and the options of every command, which stand once before the first.
+Leaves out: `local`, which docs/local.md describes, examples, and the options of every command, which stand once before the first.
 """
 
 import difflib
@@ -103,9 +103,12 @@ def sections(text):
     """The first line, the usage, the blocks with a heading, and what stands behind them."""
     blocks = re.split(r"\n\n(?=\S)", text.strip())
     heads = {b.partition("\n")[0]: b.splitlines()[1:] for b in blocks[1:] if re.match(r"(Arguments|Options|Commands):", b)}
+    # The options of a job stand in groups.
+    grouped = [b for b in blocks[1:] if re.match(r"[A-Z][\w ,]*:\n +-", b) and not b.startswith("Options:")]
+    heads["Options:"] = [line for b in grouped for line in b.splitlines()[1:]] + heads.get("Options:", [])
     usage = next(b.removeprefix("Usage: ") for b in blocks if b.startswith("Usage: "))
     usage = re.sub(r"[<>]|\[OPTIONS\] ?", "", usage.removeprefix("nodekeeper ")).strip()
-    return blocks[0], usage, heads, [b for b in blocks[2:] if not re.match(r"(Arguments|Options|Commands):", b)]
+    return blocks[0], usage, heads, [b for b in blocks[2:] if b not in grouped and not re.match(r"(Arguments|Options|Commands|Example):", b)]
 
 
 def commands():

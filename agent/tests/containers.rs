@@ -228,3 +228,28 @@ async fn sw_01_destroys_that_hang_do_not_delay_the_next_ones() {
     assert!(there("neighbour"));
     node.with(|p| assert!(p.handle_reports.iter().flat_map(|r| &r.handles).all(|h| h.handle != "neighbour")));
 }
+
+#[tokio::test]
+async fn a_pull_that_is_tried_again_is_told_at_once_and_the_alloc_is_not_running_yet() {
+    let mut node = TestNode::new().await;
+    let docker = node.dir.path().join("docker");
+    let script = "#!/bin/sh
+        case $1 in pull) echo 'Error response from daemon: dial tcp: i/o timeout' >&2; exit 1;; image) exit 1;; esac";
+    std::fs::write(&docker, script).unwrap();
+    std::fs::set_permissions(&docker, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    node.prelude = format!("PATH={}:$PATH", node.dir.path().display());
+    node.with(|p| p.order(vec![in_container(order(0, "true"))]));
+    node.start(&["--containers", "docker"]);
+    let told = |p: &mut crate::common::ControlPlane| {
+        p.reports.iter().flat_map(|report| report.allocs.clone()).find(|update| update.phase.is_some())
+    };
+    let update = node.until("the phase is told", |w| w.with(told)).await;
+    let phase = update.phase.unwrap_or_default();
+    assert!(phase.starts_with(&format!("pulling {IMAGE}, tried again: ")) && phase.ends_with("i/o timeout"), "{phase}");
+    assert_eq!(update.client, ClientStatus::Pending);
+    node.with(|p| p.orders[0].desired = model::Desired::Stop);
+    node.with(|p| p.order(p.orders.clone()));
+    let end = node.end_of(0).await;
+    assert_eq!(end.phase, None);
+    assert!(!node.with(|p| p.was_reported(alloc_id(0), ClientStatus::Running)), "its command never ran");
+}

@@ -10,6 +10,7 @@ pub mod command;
 mod commands;
 pub mod console;
 pub mod given;
+pub mod help;
 #[cfg(feature = "local")]
 #[path = "../../local/system/mod.rs"]
 pub mod local;

@@ -16,6 +16,7 @@ use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::UsageError;
 use nodekeeper_cli::console::{Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, show};
 use nodekeeper_cli::given::Given;
+use nodekeeper_cli::help;
 #[cfg(feature = "local")]
 use nodekeeper_cli::local::{self, LocalArgs, LocalEnv};
 use nodekeeper_cli::no_cluster;
@@ -78,7 +79,14 @@ const CLOSED_PIPE: u8 = 141;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let matches = match whole().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let Some(here) = help::other_word(&error) else { error.exit() };
+            eprintln!("nodekeeper: {here}");
+            return ExitCode::from(ErrorKind::Wrong.exit_code());
+        }
+    };
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let env = environment();
     let filter = log_filter(env.get("RUST_LOG").map(String::as_str), QUIET);
@@ -98,6 +106,10 @@ async fn main() -> ExitCode {
             ExitCode::from(ErrorKind::of(&e).exit_code())
         }
     }
+}
+
+fn whole() -> clap::Command {
+    with_negative_numbers(help::dressed(Cli::command()))
 }
 
 /// Allows a negative number as the value of each option. clap would otherwise take it for an option, and not say why it is wrong.
@@ -125,12 +137,12 @@ async fn run(what: What, color: ColorChoice, given: Given, out: &mut StandardOut
         }
         What::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "nodekeeper", &mut script);
+            clap_complete::generate(shell, &mut whole(), "nodekeeper", &mut script);
             out.write_all(&script)?;
         }
         What::Man { dir } => {
             std::fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
-            clap_mangen::generate_to(Cli::command(), &dir)
+            clap_mangen::generate_to(whole(), &dir)
                 .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
         }
         What::Operate(command) => {

@@ -48,6 +48,7 @@ def test(local):
     said = make("-j20")
     total = (work / "out/total").read_text() if said.returncode == 0 else said
     check("make -j20: the primes below 200000", total == "17984\n", total)
+    check("nothing is said of files that the job does not get: it has the directory", "does not get" not in said.stderr, said.stderr)
     check("each of 20 recipes was one job, and the sum was made here", [j["state"] for j in jobs()] == ["complete"] * 20, jobs())
     used = {a["node_id"] for j in jobs() for a in json.loads(local.run("job", j["job_id"], "--json").stdout)["all_allocs"]}
     check("what the recipes depend on was made here", (work / "out").stat().st_uid == os.geteuid())

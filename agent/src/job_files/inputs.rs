@@ -6,7 +6,7 @@ use super::{JobFiles, PATIENCE, patiently};
 use crate::machine::blocking::on_files;
 use crate::work::obstacle::Obstacle;
 use crate::work::user_ids::give_below;
-use files::{Allowance, Beneath, MAX_BYTES, unpack_within};
+use files::{Allowance, Beneath, ByteCount, MAX_BYTES, unpack_within};
 use model::enums::Service;
 use model::files::{Content, Form, Inputs, Source, WORK_DIRECTORY, bytes_on_disk};
 use model::stored::S3Place;
@@ -18,6 +18,9 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
@@ -28,11 +31,37 @@ const EACH_MIB: Duration = Duration::from_secs(1);
 const CHUNK: usize = 256 << 10;
 const A_DAY: Duration = Duration::from_secs(86_400);
 
+/// How many bytes of the inputs are here.
+#[derive(Debug, Default)]
+pub struct FetchedInputs {
+    /// Of all inputs whose size is known.
+    all: AtomicU64,
+    done: AtomicU64,
+    /// The file that is being written: it is as long as what came.
+    file: Mutex<Option<File>>,
+}
+
+impl FetchedInputs {
+    /// ` (1.2 GiB of 4 GiB)`
+    pub fn text(&self) -> String {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let comes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
+        let (all, done) = (self.all.load(Relaxed), self.done.load(Relaxed).saturating_add(comes));
+        format!(" ({} of {})", ByteCount(done.min(all)), ByteCount(all))
+    }
+
+    fn add(&self, bytes: u64) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.done.fetch_add(bytes, Relaxed);
+    }
+}
+
 impl JobFiles<'_> {
     /// Fetches every input and puts it into the work directory. `uid` owns what is placed; `None` for the agent's own user.
     pub async fn place(&self, uid: Option<u32>) -> Result<(), Obstacle> {
         let contents = || self.order().work.inputs.values().filter_map(content_of);
         let bytes = contents().fold(0_u64, |all, content| all.saturating_add(content.bytes));
+        self.fetched.all.store(bytes, Relaxed);
         // Nobody knows the size of an object before it comes.
         let is_known = !self.order().work.inputs.values().any(Source::is_of_the_role);
         let longest = if is_known { time_for(bytes) } else { A_DAY };
@@ -57,6 +86,7 @@ impl JobFiles<'_> {
                 Source::Content(content) => {
                     let place = self.alloc_place(&what)?.content(content.sha256());
                     self.content(content, place, &to, at, &what).await?;
+                    self.fetched.add(content.bytes);
                 }
                 Source::Object(place) => {
                     let s3 = self.of_job(&what).await?;
@@ -64,8 +94,10 @@ impl JobFiles<'_> {
                     // Whoever may read an object may ask for its size. What is wrong with it is told when it is read.
                     let bytes = s3.head(place).await.map_or(0, |head| head.bytes);
                     room.check(&format!("the input {name}"), bytes)?;
+                    self.fetched.all.fetch_add(bytes, Relaxed);
                     let most = room.now.min(MAX_BYTES);
-                    patiently(&what, PATIENCE, async || fetch(&s3, place, create(&to)?, most).await).await?;
+                    patiently(&what, PATIENCE, async || self.fetch(&s3, place, create(&to)?, most).await).await?;
+                    self.fetched.add(bytes);
                     finish(&to, Form::File, at).map_err(|e| Obstacle::of_given(&what, &e))?;
                 }
                 Source::Output { job_id, path, .. } => {
@@ -130,6 +162,12 @@ impl JobFiles<'_> {
         SystemTime::from((self.alloc.context.clock)())
     }
 
+    async fn fetch(&self, s3: &S3, place: &S3Place, file: File, most: u64) -> Result<u64, S3Error> {
+        let kept = file.try_clone()?;
+        *self.fetched.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file.try_clone()?);
+        s3.get_into(place, tokio::fs::File::from_std(file), most, |bytes| reserve(&kept, bytes)).await
+    }
+
     async fn content(
         &self,
         content: &Content,
@@ -140,7 +178,7 @@ impl JobFiles<'_> {
     ) -> Result<(), Obstacle> {
         let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(what))?;
         let (cache, form, to) = (self.cache(), content.form, to.to_owned());
-        let get = async |file: File| fetch(access.s3().await?, &place, file, content.bytes).await;
+        let get = async |file: File| self.fetch(access.s3().await?, &place, file, content.bytes).await;
         let has_room_for_two =
             DiskRoom::of(&self.alloc.dir.work()).is_ok_and(|room| room.now >= content.bytes.saturating_mul(2));
         if form != Form::Tree && !has_room_for_two && !cache.has(content, self.now()) {
@@ -173,11 +211,6 @@ fn time_for(bytes: u64) -> Duration {
 /// A new file that only the agent can read. It is given away when it is whole.
 fn create(to: &Path) -> io::Result<File> {
     File::options().write(true).create(true).truncate(true).mode(0o600).open(to)
-}
-
-async fn fetch(s3: &S3, place: &S3Place, file: File, most: u64) -> Result<u64, S3Error> {
-    let kept = file.try_clone()?;
-    s3.get_into(place, tokio::fs::File::from_std(file), most, |bytes| reserve(&kept, bytes)).await
 }
 
 fn in_order(inputs: &Inputs) -> impl Iterator<Item = (&str, &Source)> {

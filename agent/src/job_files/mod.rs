@@ -17,6 +17,7 @@ mod made;
 mod outputs;
 mod room;
 
+pub use inputs::FetchedInputs;
 pub use outputs::StoredSoFar;
 
 use crate::contact::s3_access::{FilesSource, S3Access};
@@ -37,6 +38,7 @@ pub struct JobFiles<'a> {
     pub alloc: &'a Supervised<'a>,
     pub source: &'a FilesSource,
     pub role: Option<JobRole>,
+    pub fetched: FetchedInputs,
 }
 
 impl JobFiles<'_> {

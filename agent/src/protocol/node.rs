@@ -31,7 +31,9 @@ const MAX_REPORT_PACKS: usize = 32;
 pub enum Observed {
     #[default]
     Pending,
-    /// The supervisor of the alloc runs.
+    /// The supervisor of the alloc runs, and its command has not been started.
+    Preparing,
+    /// The command of the alloc runs, or its outputs are stored.
     Running,
     Ended(Box<Ending>),
     /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
@@ -41,6 +43,8 @@ pub enum Observed {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocProgress {
+    /// What is done for it while its command does not run, if that lasts.
+    pub phase: Option<String>,
     /// The results of its elements, if it is a pack.
     pub elements: ElementReport,
     pub usage: Option<Usage>,
@@ -66,7 +70,7 @@ impl Refusals {
 impl Observed {
     fn client(&self) -> ClientStatus {
         match self {
-            Self::Pending => ClientStatus::Pending,
+            Self::Pending | Self::Preparing => ClientStatus::Pending,
             Self::Running => ClientStatus::Running,
             Self::Gone => ClientStatus::Lost,
             Self::Ended(end) => end.cause.client(),
@@ -227,8 +231,8 @@ impl Node {
     pub fn work(&self) -> Vec<MachineTask> {
         let todo =
             self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.observed(*id), alloc.stop_reason()) {
-                (Observed::Ended(_) | Observed::Gone, _) | (Observed::Running, None) => None,
-                (Observed::Pending | Observed::Running, Some(why)) => {
+                (Observed::Ended(_) | Observed::Gone, _) | (Observed::Preparing | Observed::Running, None) => None,
+                (Observed::Pending | Observed::Preparing | Observed::Running, Some(why)) => {
                     let why = if self.interrupt_at.is_some() { "stopped: EC2 takes its instance" } else { why };
                     Some(MachineTask::Stop(alloc.order.clone(), why.to_owned()))
                 }
@@ -262,6 +266,7 @@ impl Node {
         if !self.durable.allocs.contains_key(&id)
             || matches!(self.observed(id), Observed::Ended(_))
             || *self.observed(id) == seen
+            || (*self.observed(id) == Observed::Running && seen == Observed::Preparing)
         {
             return false;
         }
@@ -278,7 +283,8 @@ impl Node {
     /// Whether this progress of an alloc differs from the last one that was noted.
     pub fn has_news(&self, id: AllocId, progress: &AllocProgress) -> bool {
         let known = self.progress.get(&id);
-        self.durable.allocs.contains_key(&id) && *progress != AllocProgress::default() && known != Some(progress)
+        let is_news = if let Some(known) = known { known != progress } else { *progress != AllocProgress::default() };
+        self.durable.allocs.contains_key(&id) && is_news
     }
 
     /// The checkpoint of an alloc that the control plane has certainly taken last.
@@ -371,13 +377,13 @@ impl Node {
             seen => seen,
         };
         let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
-        let AllocProgress { elements, usage, image_digest, checkpoint } = progress.unwrap_or_default();
+        let AllocProgress { phase, elements, usage, image_digest, checkpoint } = progress.unwrap_or_default();
         let run = RunReport { elements, usage, image_digest, checkpoint, ..RunReport::default() };
-        let new = AllocUpdate { alloc_id, client: seen.client(), cause: None, run };
+        let new = AllocUpdate { alloc_id, client: seen.client(), cause: None, phase, run };
         let Observed::Ended(end) = seen else { return new };
         let Ending { cause, mut run } = (**end).clone();
         shorten(&mut run, tail_limit);
-        AllocUpdate { cause: Some(cause.clipped()), run, ..new }
+        AllocUpdate { cause: Some(cause.clipped()), phase: None, run, ..new }
     }
 
     fn delivered_status(&self, id: AllocId) -> ClientStatus {
@@ -397,8 +403,8 @@ impl Node {
         for update in &report.allocs {
             self.delivered.insert(update.alloc_id, update.client);
             let RunReport { elements, usage, image_digest, checkpoint, .. } = update.run.clone();
-            let progress = AllocProgress { elements, usage, image_digest, checkpoint };
-            if progress != AllocProgress::default() {
+            let progress = AllocProgress { phase: update.phase.clone(), elements, usage, image_digest, checkpoint };
+            if progress != AllocProgress::default() || self.delivered_progress.contains_key(&update.alloc_id) {
                 self.delivered_progress.insert(update.alloc_id, progress);
             }
             if !acknowledged.contains(&update.alloc_id) {

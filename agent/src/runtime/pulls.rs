@@ -19,6 +19,8 @@ const IMAGE_REFUSED: &[&str] = &[
     "manifest for",
     "no matching manifest",
     "not found: manifest",
+    // A docker with containerd's images: `failed to resolve reference "…": docker.io/library/a:b: not found`.
+    ": not found",
     "repository does not exist",
     "pull access denied",
     "access to the resource is denied",
@@ -64,6 +66,10 @@ mod tests {
                 PullFault::Refused,
             ),
             ("unable to retrieve auth token: invalid username/password: unauthorized", PullFault::Refused),
+            (
+                "Error response from daemon: failed to resolve reference \"docker.io/library/a:b\": docker.io/library/a:b: not found",
+                PullFault::Refused,
+            ),
             ("the registry answers 429: too many requests", PullFault::Registry),
             ("dial tcp: lookup registry-1.docker.io: i/o timeout", PullFault::Registry),
             ("pinging container registry: connect: connection refused", PullFault::Registry),

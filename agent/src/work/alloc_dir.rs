@@ -15,6 +15,7 @@
 //!                   supervisor.log  the errors of its supervisor
 //!                   image       the digest of the image of the alloc
 //!                   used        the usage of the command so far
+//!                   phase       what the supervisor does while the command does not run
 //!                   registry/   the login to the registry, while the image is pulled
 //!                   exit.json   how the alloc ended: created once
 //!                   ended       its command has ended, or is being ended
@@ -149,6 +150,20 @@ impl ExitRecord {
     }
 }
 
+/// What a supervisor does while the command does not run, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocPhase {
+    pub text: String,
+    /// Whether it failed and is tried again: a person should know at once.
+    pub is_failing: bool,
+}
+
+impl AllocPhase {
+    pub const fn of(text: String) -> Self {
+        Self { text, is_failing: false }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocDir(PathBuf);
 
@@ -193,11 +208,30 @@ impl AllocDir {
         self.read("used").ok().flatten()
     }
 
-    /// A reader sees the old value or the new one; a crash may lose both.
     pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
-        let new = self.0.join("used.new");
-        atomic_file::write(&new, &serde_json::to_vec(usage)?)?;
-        fs::rename(new, self.0.join("used"))
+        self.write_lightly("used", usage)
+    }
+
+    /// What the supervisor does while the command does not run; `None` if the command runs.
+    pub fn phase(&self) -> Option<AllocPhase> {
+        self.read("phase").ok().flatten()
+    }
+
+    pub fn write_phase(&self, phase: Option<&AllocPhase>) {
+        let written = match phase {
+            Some(phase) => self.write_lightly("phase", phase),
+            None => absent_is_fine(fs::remove_file(self.0.join("phase"))),
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "cannot write down what is done for the alloc");
+        }
+    }
+
+    /// A reader sees the old value or the new one; a crash may lose both.
+    fn write_lightly(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let new = self.0.join(format!("{name}.new"));
+        atomic_file::write(&new, &serde_json::to_vec(value)?)?;
+        fs::rename(new, self.0.join(name))
     }
 
     pub fn image_digest(&self) -> Option<ImageDigest> {

@@ -11,7 +11,7 @@
 //! docker.
 //! Source: "Using Amazon ECR with the AWS CLI: private registry authentication", Amazon ECR User Guide.
 
-use super::alloc_dir::{AllocDir, AllocTask};
+use super::alloc_dir::{AllocDir, AllocPhase, AllocTask};
 use super::obstacle::Obstacle;
 use crate::machine::atomic_file;
 use crate::rights::secrets::{SecretAccess, ServiceCall, suffix};
@@ -94,6 +94,7 @@ async fn pull(reference: &str, dir: &AllocDir, pulled: &Pulled, denied: Option<&
     let login = dir.registry();
     let login = login.exists().then_some(login.as_path());
     let deadline = Instant::now() + PATIENCE;
+    dir.write_phase(Some(&AllocPhase::of(format!("pulling {reference}"))));
     loop {
         let error = match pulled.runtime.pull(reference, login).await {
             Ok(()) => {
@@ -118,6 +119,8 @@ async fn pull(reference: &str, dir: &AllocDir, pulled: &Pulled, denied: Option<&
             PullFault::Registry if Instant::now() > deadline => return Err(Obstacle::Service(Service::Registry, why)),
             PullFault::Machine | PullFault::Registry => {}
         }
+        let text = format!("pulling {reference}, tried again: {}", last_error(&error));
+        dir.write_phase(Some(&AllocPhase { text, is_failing: true }));
         tracing::warn!(reference, error, "the image cannot be pulled yet");
         sleep(RETRY).await;
     }

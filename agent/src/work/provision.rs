@@ -4,11 +4,12 @@
 //! before its command starts; the outputs are stored until the time limit is over, and a stop ends that too.
 //! Does not: start, watch or stop the command; the supervisor does.
 
+use super::alloc_dir::AllocPhase;
 use super::image;
 use super::obstacle::Obstacle;
 use super::supervised::Supervised;
 use super::user_ids::UserIds;
-use crate::job_files::{JobFiles, StoredSoFar};
+use crate::job_files::{FetchedInputs, JobFiles, StoredSoFar};
 use crate::machine::blocking::{blocking, on_files};
 use crate::rights::keys::JobRole;
 use crate::rights::{self, secrets};
@@ -22,6 +23,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// How often the order to stop is looked for while image and inputs are fetched.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it is written down how far a phase is.
+const PHASE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long outputs may be stored after the command has ended, however short its time limit is.
 const AT_LEAST: Duration = Duration::from_secs(60);
@@ -39,6 +43,7 @@ impl Supervised<'_> {
     /// Gives the command its rights, its image and its inputs.
     pub(crate) async fn provide(&self) -> Result<Provided, Obstacle> {
         let provided = self.provide_all().await;
+        self.dir.write_phase(None);
         if provided.is_err() {
             let work = self.dir.work();
             // The directory of the alloc may stay for long, and what was fetched so far may be large.
@@ -56,7 +61,8 @@ impl Supervised<'_> {
         let places = !work.inputs.is_empty() || work.keep.is_some();
         if let Some(files) = self.files(provided.role.clone()).filter(|_| places) {
             let uid = self.task.uid().map_err(|e| Obstacle::of_node("cannot find out who runs the command", &e))?;
-            self.or_stopped(files.place(uid)).await?;
+            let text = || format!("preparing: fetching inputs{}", files.fetched.text());
+            self.or_stopped(self.in_phase(text, files.place(uid))).await?;
         }
         // The image comes last: until a container uses it, another alloc that needs disk space may remove it.
         let reader =
@@ -74,6 +80,20 @@ impl Supervised<'_> {
             given.map_err(|e| Obstacle::of_node(&format!("the cache {name} cannot be given to the job"), &e))?;
         }
         Ok(())
+    }
+
+    /// Carries out this step, and writes down each second how far it is.
+    async fn in_phase<T>(&self, text: impl Fn() -> String, step: impl Future<Output = T>) -> T {
+        let tell = async {
+            loop {
+                sleep(PHASE_INTERVAL).await;
+                self.dir.write_phase(Some(&AllocPhase::of(text())));
+            }
+        };
+        tokio::select! {
+            done = step => done,
+            never = tell => never,
+        }
     }
 
     /// Carries out this step. An order to stop ends it early.
@@ -116,7 +136,7 @@ impl Supervised<'_> {
     /// The files of the job; `None` if it has none.
     fn files(&self, role: Option<JobRole>) -> Option<JobFiles<'_>> {
         let source = self.task.files.as_ref()?;
-        Some(JobFiles { alloc: self, source, role })
+        Some(JobFiles { alloc: self, source, role, fetched: FetchedInputs::default() })
     }
 
     /// While the command of the alloc runs, stores its checkpoints. Does not end.
@@ -138,7 +158,7 @@ impl Supervised<'_> {
         let Some(files) = self.files(role) else { return (cause, Vec::new()) };
         let (mut stored, has_succeeded) = (StoredSoFar::default(), cause.client() == ClientStatus::Complete);
         let cut_short = tokio::select! {
-            () = files.store(&cause, &mut stored) => None,
+            () = self.in_phase(|| "storing outputs".to_owned(), files.store(&cause, &mut stored)) => None,
             cut_short = self.no_time_to_store(limit) => Some(cut_short),
         };
         let cause = match cut_short {

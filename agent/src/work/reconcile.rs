@@ -44,7 +44,7 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
     for id in state.read(Node::unfinished) {
         match runner.observe(id).await {
             Ok(seen) => {
-                let is_running = seen == Observed::Running;
+                let is_running = matches!(seen, Observed::Preparing | Observed::Running);
                 unended.extend((is_running && runner.dir(id).is_unended()).then_some(id));
                 let reader = &mut runner.progress;
                 let progress = state.read(|n| {
@@ -54,8 +54,9 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
                 if let Some(taken) = state.read(|n| n.taken_checkpoint(id)) {
                     runner.dir(id).note_taken_checkpoint(&taken);
                 }
-                apply(state, id, seen).await;
+                // One report tells both.
                 note_progress(state, id, progress).await;
+                apply(state, id, seen).await;
             }
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }

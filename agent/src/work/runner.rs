@@ -371,7 +371,8 @@ impl Runner {
         };
         let same_boot = start.boot_id == self.settings.boot_id;
         if same_boot && process_table::is_alive(start.pid, start.start_ticks) {
-            return Ok(Observed::Running);
+            // The output is made when the command starts.
+            return Ok(if dir.output_files().output().exists() { Observed::Running } else { Observed::Preparing });
         }
         if !self.have_ended(id, &dir, &start).await? {
             return Ok(Observed::Running);

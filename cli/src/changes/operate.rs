@@ -31,30 +31,37 @@ pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// Checks that the stored policy accepts these jobs: it must list the role of each, name a bucket if one has files, and have a size
-/// whose scratch space takes their inputs. No retry rule may ask for a machine that no size offers.
-pub(crate) async fn accepting<'a>(
+/// The jobs that no size of the stored policy can ever run, or for which a retry rule asks for such a machine: the place of each, and
+/// why. None without a policy that can be read: then nothing is known of its sizes, and a run rejects such a job later.
+pub(crate) async fn lacking<'a>(
     cluster: &Cluster,
     jobs: impl IntoIterator<Item = &'a JobSpec>,
+) -> Vec<(usize, String)> {
+    let policy = cluster.store.control().await.ok().and_then(|control| control.checked_policy().ok());
+    let Some((policy, _)) = policy else { return Vec::new() };
+    let why = |job: &JobSpec| {
+        let never = || policy.never_follows(&job.needs, &job.failure_policy);
+        let rule = || never().map(|(rule, why)| format!("the retry rule {rule} can never be followed: {why}"));
+        let why = policy.lack(&job.needs).or_else(rule)?;
+        Some(format!("{why}: `nodekeeper sizes` shows what the sizes have"))
+    };
+    jobs.into_iter().enumerate().filter_map(|(n, job)| Some((n, why(job)?))).collect()
+}
+
+/// Checks that the stored policy accepts these jobs: it must have a size for each, list the role of each, name a bucket if one has files,
+/// and have a size whose scratch space takes their inputs.
+pub(crate) async fn accepting<'a>(
+    cluster: &Cluster,
+    jobs: impl IntoIterator<Item = &'a JobSpec> + Clone,
 ) -> anyhow::Result<()> {
-    let (mut roles, mut needs_bucket, mut changing, mut inputs) = (BTreeSet::new(), false, Vec::new(), 0);
+    if let Some((_, why)) = lacking(cluster, jobs.clone()).await.pop() {
+        return Err(UsageError(why).into());
+    }
+    let (mut roles, mut needs_bucket, mut inputs) = (BTreeSet::new(), false, 0);
     for job in jobs {
         roles.extend(job.work.role.as_deref());
         needs_bucket |= job.work.needs_bucket();
         inputs = inputs.max(bytes_on_disk(&job.work.inputs));
-        let asked = (&job.needs, &job.failure_policy);
-        if changing.last() != Some(&asked) && job.failure_policy.changes(&job.needs) {
-            changing.push(asked);
-        }
-    }
-    if !changing.is_empty() {
-        // Without a policy, the job waits for one, and nothing is known of its sizes.
-        let policy = cluster.store.control().await?.checked_policy().ok();
-        let never = |policy: &Policy| changing.iter().find_map(|(needs, rules)| policy.never_follows(needs, rules));
-        if let Some((rule, why)) = policy.and_then(|(policy, _)| never(&policy)) {
-            let see = "`nodekeeper sizes` shows what the sizes have";
-            return Err(UsageError(format!("the retry rule {rule} can never be followed: {why}: {see}")).into());
-        }
     }
     if !roles.is_empty() || needs_bucket {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;

@@ -34,7 +34,8 @@ impl NextRun {
     pub(crate) async fn of_lists(lists: Lists, store: &Store, now: Time) -> Result<Self, ObserveError> {
         let seen = lists.observed(store).await?;
         let mut next = Self::of(poll_and_scale::plan(&seen, now));
-        for (job, why) in on_refusing(&seen.nodes, &seen.allocs) {
+        let phases = seen.allocs.iter().filter_map(|alloc| Some((alloc.alloc_id.job_id, alloc.phase.clone()?)));
+        for (job, why) in on_refusing(&seen.nodes, &seen.allocs).into_iter().chain(phases) {
             next.jobs.entry(job).or_insert(why);
         }
         Ok(Self { allocs: seen.allocs, invalid: seen.quarantined.rows, ..next })

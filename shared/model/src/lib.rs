@@ -81,6 +81,5 @@ pub use summary::{AllocSummary, JobSummary, counts_for};
 pub use tries::{JobTimes, Tries};
 pub use usage::Usage;
 pub use work::{
-    Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, MAX_TRANSACTION_ITEMS, VARIABLE_FORM, Work, cache_variable,
-    is_variable,
+    Environment, INPUT_VARIABLE, MAX_COMMAND_BYTES, MAX_TRANSACTION_ITEMS, Work, cache_variable, variable_fault,
 };

@@ -317,6 +317,8 @@ pub struct AllocUpdate {
     pub client: ClientStatus,
     /// Why the alloc ended. An end needs a cause that fits `client`.
     pub cause: Option<EndCause>,
+    /// What the node does for the alloc before its command runs, or after it; `None` if that takes no time.
+    pub phase: Option<String>,
     #[serde(flatten)]
     pub run: RunReport,
 }

@@ -308,7 +308,9 @@ impl Observation {
         let mut ask: BTreeSet<AllocId> = of_jobs.filter(|id| !shown.contains(id)).collect();
         // The index shows only a part of a row. If the other part cannot be read, no node gets the order to start.
         let latest = self.observed_at - Span::from_s(self.policy.sweep.creating_s);
-        let waits = |alloc: &&AllocSummary| alloc.client == ClientStatus::Pending && alloc.placed_at <= latest;
+        let waits = |alloc: &&AllocSummary| {
+            alloc.client == ClientStatus::Pending && alloc.phase.is_none() && alloc.placed_at <= latest
+        };
         ask.extend(self.allocs.iter().filter(waits).map(|alloc| alloc.alloc_id));
         for (_, missed) in self.differing() {
             ask.extend(missed);

@@ -106,7 +106,7 @@ pub const LIVE: Index = Index {
     name: "live",
     key: range_key(text("live_node"), text("alloc_id")),
     projected: Some(names![
-        version slot node_id desired client placed_seq placed_at started_at awaiting unknown_since_at
+        version slot node_id desired client placed_seq placed_at started_at phase awaiting unknown_since_at
         stopping_since_at replaces replaced_by needs failure_policy
     ]),
 };

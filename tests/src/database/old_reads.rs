@@ -97,8 +97,13 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let keep = Retention::of(&world.policy);
     let placing = Placing { replaces: Some(&unknown), complete: &|_| (), keep, now };
     place(look, &before, &[(0, other)], &placing).await.unwrap();
-    let update =
-        AllocUpdate { alloc_id: original, client: ClientStatus::Running, cause: None, run: Default::default() };
+    let update = AllocUpdate {
+        alloc_id: original,
+        client: ClientStatus::Running,
+        cause: None,
+        phase: None,
+        run: Default::default(),
+    };
     let replaced = look.alloc(original).await.unwrap().unwrap();
     let ReportOutcome::Changed(back) = replaced.reported(&update, node, now) else {
         panic!("{replaced:?} is not back")

@@ -141,3 +141,48 @@ async fn history_of_a_job_is_its_whole_story() {
     let copys = world.operate(&["history", &copy(1).to_string()]).await;
     assert_eq!(copys.lines().count(), 4, "{copys}");
 }
+
+#[tokio::test]
+async fn a_job_without_retries_that_is_drained_twice_ends_complete_and_its_story_says_who_moved_it() {
+    let mut policy = quick_policy();
+    policy["nodes"] = json!({"max": 3, "min": 2});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    let submit = ["submit", "--retry-lost", "0", "--retry", "lost=fail", "--kill-timeout", "1", "--", "forever"];
+    let id: JobId = world.operate(&submit).await.trim().parse().unwrap();
+    let copy = |copy| AllocId { job_id: id, member: 0, copy };
+    for n in 0..2 {
+        world.until(copy(n), ClientStatus::Running, 2).await;
+        let slot = world.look.alloc(copy(n)).await.unwrap().unwrap().summary.slot.to_string();
+        let said = world.operate(&["drain", &slot, "--by", "30s"]).await;
+        assert!(
+            said.contains("what runs there is told to stop now") || said.contains("in the minute before"),
+            "{said}"
+        );
+        world.end_when_stopped(copy(n)).await;
+    }
+    world.until(copy(2), ClientStatus::Running, 2).await;
+    world.end_process(copy(2), 0);
+    world.until(copy(2), ClientStatus::Complete, 2).await;
+    let job = world.look.job(id).await.unwrap().unwrap();
+    let counts = (job.lost_count, job.failed_count, job.summary.tries.moves);
+    assert_eq!((job.summary.state, counts), (model::JobState::Complete, (0, 0, 2)));
+    let story = world.operate(&["history", &id.to_string()]).await;
+    for n in 1..=2 {
+        let move_n = format!("this costs no try (move {n} of 20)");
+        let line = story.lines().find(|line| line.contains(&move_n)).unwrap_or_else(|| panic!("{story}"));
+        assert!(line.contains("moved: an operator drains its node: what runs there stops before"), "{line}");
+    }
+}
+
+impl World {
+    /// Steps until the alloc is told to stop, and ends its process.
+    async fn end_when_stopped(&mut self, alloc: AllocId) {
+        for _ in 0..100 {
+            self.step().await;
+            if self.look.alloc(alloc).await.unwrap().is_some_and(|a| a.summary.desired == model::Desired::Stop) {
+                return self.end_process(alloc, 143);
+            }
+        }
+        panic!("{alloc} was never told to stop");
+    }
+}

@@ -174,6 +174,8 @@ fn places(allocs: &[Alloc]) -> Option<String> {
     let is_any = |client| live().any(|alloc| alloc.summary.client == client);
     Some(if is_any(ClientStatus::Unknown) {
         format!("runs on {on}, and a node is silent: the job waits for it")
+    } else if let Some(phase) = live().find_map(|alloc| alloc.summary.phase.as_ref()) {
+        format!("is on {on}: {phase}")
     } else if is_any(ClientStatus::Pending) {
         format!("is placed on {on}")
     } else {

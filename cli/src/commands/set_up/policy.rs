@@ -33,9 +33,6 @@ pub enum PolicyCommand {
     /// Print what `set` would change; the exit code is 1 if there is a change
     Diff(FileArgs),
     /// Print the stored policy, or with --defaults a policy to begin with
-    #[command(
-        after_help = "Example: nodekeeper policy show --defaults > policy.toml && nodekeeper policy check policy.toml"
-    )]
     Show(ShowPolicyArgs),
 }
 

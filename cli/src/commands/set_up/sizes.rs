@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Example: nodekeeper sizes --file policy.toml")]
 pub struct SizesArgs {
     /// Show the sizes of this policy, and not those of the stored one
     #[arg(long, value_name = "FILE")]

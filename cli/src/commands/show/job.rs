@@ -97,8 +97,9 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("element", summary.array_index().map(|n| format!("{n} of {}", summary.array_count.unwrap_or_default())));
     rows.field("state", Some(summary.state));
     rows.field("reason", job.reason.as_ref());
-    // A placed job does not wait. The text then says what the next run does with it, or that it waits for a copy.
-    rows.field(if summary.state == JobState::Placed { "next" } else { "waits because" }, waits);
+    // A placed job does not wait. The text then says what its node does before the command runs, what the next run does with it, or
+    // that it waits for a copy.
+    rows.field(if summary.state == JobState::Placed { "now" } else { "waits because" }, waits);
     rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
@@ -164,7 +165,7 @@ fn alloc_rows(allocs: &[Alloc], now: Time) -> Rows {
             short_alloc(seen.alloc_id),
             seen.slot.to_string(),
             seen.desired.to_string(),
-            seen.client.to_string(),
+            seen.phase.clone().unwrap_or_else(|| seen.client.to_string()),
             when(seen.placed_at, now),
             when_some(alloc.finished_at, now),
             or_blank(alloc.exit_code),

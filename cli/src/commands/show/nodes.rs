@@ -12,7 +12,7 @@ use crate::view::next;
 use crate::view::present::{COUNTED, Snapshot};
 use crate::view::{node_row, with};
 use clap::Args;
-use model::time::Time;
+use model::time::{Span, Time};
 use model::{Alloc, Intent, NodeRecord};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -205,7 +205,9 @@ async fn stops(cluster: &Cluster, record: &NodeRecord, now: Time) -> anyhow::Res
     let first = allocs.iter().map(|alloc| by - alloc.summary.failure_policy.stop_time()).min();
     let what = match first {
         None => "nothing runs there".to_owned(),
-        Some(at) if at <= now => "what runs there is told to stop now, and its jobs run elsewhere".to_owned(),
+        Some(at) if at <= now + Span::from_s(60) => {
+            "what runs there is told to stop now, and its jobs run elsewhere".to_owned()
+        }
         Some(at) => {
             format!("what still runs in the minute before {} is told to stop, and runs elsewhere", moment(at, now))
         }

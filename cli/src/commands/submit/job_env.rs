@@ -5,7 +5,7 @@
 //! Does not: understand quotes or escapes in a file: a value is the rest of its line, as with docker.
 
 use crate::console::{UsageError, bounded, show};
-use model::{Environment, VARIABLE_FORM, is_variable};
+use model::{Environment, variable_fault};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,7 @@ pub(in crate::commands) type Variable = (String, Option<String>);
 /// Parses `NAME=VALUE` or `NAME`.
 pub(in crate::commands) fn variable(text: &str) -> Result<Variable, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
-    match name {
-        "" => Err("it must be NAME=VALUE, or NAME for the value that it has here".to_owned()),
-        name if is_variable(name) => Ok((name.to_owned(), value)),
-        name => Err(format!("{} {VARIABLE_FORM}", show::brief(name))),
-    }
+    variable_fault(name).map_or_else(|| Ok((name.to_owned(), value)), Err)
 }
 
 pub(in crate::commands) fn environment(given: &[Variable], files: &[PathBuf]) -> anyhow::Result<Environment> {
@@ -75,7 +71,20 @@ mod tests {
     fn a_variable_has_a_name_and_perhaps_a_value() {
         assert_eq!(variable("A=b=c"), Ok(("A".into(), Some("b=c".into()))));
         assert_eq!(variable("A"), Ok(("A".into(), None)));
-        for bad in ["", "=b", "1A=3", "A =1", " A=1", "A B", "A\0=1", "é=1", "BASH_FUNC_x%%=() { :; }"] {
+        for bad in [
+            "",
+            "=b",
+            "1A=3",
+            "A =1",
+            " A=1",
+            "A B",
+            "A\0=1",
+            "é=1",
+            "BASH_FUNC_x%%=() { :; }",
+            "A-B=1",
+            "A.B",
+            "NODEKEEPER_X=1",
+        ] {
             assert!(variable(bad).is_err(), "{bad:?}");
         }
     }
@@ -89,7 +98,7 @@ mod tests {
         assert_eq!((env["A"].as_str(), env["B"].as_str()), ("2", "'x'"));
         assert!(env["PATH"].contains("bin"));
         for (text, says) in [
-            ("A=1\nA B=2\n", "env:2: A B cannot be the name of a variable"),
+            ("A=1\nA B=2\n", "env:2: \"A B\" cannot be the name of a variable"),
             ("A=1\nB=2\nexport A=3\n", "env gives A twice: give it once"),
         ] {
             std::fs::write(&file, text).unwrap();
@@ -102,7 +111,7 @@ mod tests {
         assert_eq!(environment(&twice, &[]).unwrap_err().to_string(), "--env gives A twice: give it once");
         std::fs::write(&file, "A=1\n=2\n").unwrap();
         let error = environment(&[], std::slice::from_ref(&file)).unwrap_err().to_string();
-        assert!(error.ends_with("env:2: it must be NAME=VALUE, or NAME for the value that it has here"), "{error}");
+        assert!(error.ends_with("env:2: a variable has no name: give NAME=VALUE"), "{error}");
         let error = environment(&[("NOT_SET_ANYWHERE".into(), None)], &[]).unwrap_err().to_string();
         assert!(error.contains("--env NOT_SET_ANYWHERE: the variable has no value here"), "{error}");
         assert!(environment(&[], &[dir.path().join("absent")]).is_err());

@@ -11,7 +11,7 @@ use super::job_files::{FileOptions, FromJob, LocalFiles};
 use super::job_line::{self, JobLine};
 use super::submission::{self, Begin, Earlier, GivenParts, Keyed, TRIES, digest};
 use super::{followed, input};
-use crate::changes::operate::accepting;
+use crate::changes::operate::{accepting, lacking};
 use crate::commands::submit::{self, SubmitArgs};
 use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
 use crate::view::find::{Finder, Meant};
@@ -77,7 +77,11 @@ pub(in crate::commands) async fn submit(
     refuse(shown, mistakes.collect())?;
     let keyed = keys(&lines, shown)?;
     let cluster = context.cluster().await?;
-    accepting(&cluster, lines.iter().map(|line| &line.spec)).await?;
+    let specs = lines.iter().map(|line| &line.spec);
+    let lacking = lacking(&cluster, specs.clone()).await.into_iter();
+    let of_line = |(n, why): (usize, String)| Some((lines.get(n)?.number, job_line::about_fields(&why)));
+    refuse(shown, lacking.filter_map(of_line).collect())?;
+    accepting(&cluster, specs).await?;
     let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, fresh, now };
     match keyed {
         Some(keys) => file.submit_lines(context, &keys).await,

@@ -421,7 +421,9 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
 pub(in crate::commands) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
     let inputs = &spec.work.inputs;
     let words = spec.work.command.iter().enumerate();
-    let named = words.filter(|(n, word)| *n > 0 || word.contains('/')).map(|(_, word)| word);
+    // What follows the line of `sh -c` is a name for messages.
+    let is_name = |n: usize| n == 3 && spec.work.command.get(1).is_some_and(|option| option == "-c");
+    let named = words.filter(|(n, word)| !is_name(*n) && (*n > 0 || word.contains('/'))).map(|(_, word)| word);
     let is_placed = |name: &str| inputs.keys().any(|input| Path::new(name).starts_with(input));
     let forgotten = named
         .filter(|_| !inputs.contains_key(WORK_DIRECTORY))

@@ -223,9 +223,6 @@ impl SubmitArgs {
             let most = "at most 100,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
             return Err(UsageError(format!("this is {jobs} jobs, and {most}")));
         }
-        if let Some(name) = [COUNT_VARIABLE, INDEX_VARIABLE].into_iter().find(|name| spec.env.contains_key(*name)) {
-            return Err(UsageError(format!("an array sets the variable {name} itself: give another one")));
-        }
         let mut like = spec.clone();
         like.array_count = u32::try_from(count).ok();
         like.array_limit = self.array.as_ref().and_then(|array| array.limit);

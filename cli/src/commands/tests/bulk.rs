@@ -465,7 +465,7 @@ async fn a_rerun_is_the_same_job_but_for_what_changes() {
     assert_eq!(needs, (Some(4), 4096, JobState::Queued));
     let env: Vec<&str> = new.env.values().map(String::as_str).collect();
     assert_eq!((new.work.command.as_slice(), env), (&["work".to_owned()][..], vec!["1", "2", "3", "4"]));
-    let other = world.run(&["rerun", &array, "--failed", "--key", "r", "--memory", "8G"]).await.error();
+    let other = world.run(&["rerun", &array, "--failed", "--key", "r", "--memory", "3G"]).await.error();
     assert!(other.contains("another changes"), "{other}");
     let all = world.run(&["rerun", &array]).await.done();
     assert_eq!(all.lines().count(), 3, "without --failed, all that are stored");

@@ -117,7 +117,7 @@ async fn a_job_whose_node_takes_no_work_any_more_says_so() {
         let told = node.heartbeat(&heartbeat, at(150), at(100)).unwrap();
         world.store().write(Some(&node), &told, Vec::new()).await.unwrap();
         let job = world.run(&["job", &id(1)]).await.done();
-        job.lines().find(|line| line.starts_with("next ")).map(|line| line.trim_start_matches("next").trim().to_owned())
+        job.lines().find(|line| line.starts_with("now ")).map(|line| line.trim_start_matches("now").trim().to_owned())
     };
     let why = "its node in slot 0 takes no work: the disk is full";
     assert_eq!(says(Some("the disk is full")).await.as_deref(), Some(why));

@@ -363,6 +363,33 @@ async fn a_retry_rule_that_can_never_be_followed_is_refused() {
 }
 
 #[tokio::test]
+async fn what_no_size_of_the_policy_has_is_refused_with_the_most_that_there_is() {
+    let (world, dir) = (World::with_policy().await, tempfile::tempdir().unwrap());
+    for (options, says) in [
+        (&["--vcpus", "3"][..], "--vcpus 3: the largest size of the policy has 2 for jobs: `nodekeeper sizes`"),
+        (&["--memory", "1T"], "--memory 1024 GiB: the largest size of the policy has 7782 MiB for jobs"),
+        (&["--scratch", "1G"], "--scratch 1 GiB: the largest size of the policy has 0 GiB for jobs"),
+        (&["--gpus", "1"], "--gpus 1: the largest size of the policy has 0 for jobs"),
+        (&["--arch", "arm64"], "--arch: no size of the policy has arm64"),
+        (&["--instance-type", "m9.huge"], "--instance-type: no size of the policy has m9.huge"),
+        (&["--market", "spot"], "--market: no size of the policy has spot"),
+        (&["--require", "nvme"], "--require: no size of the policy has label nvme"),
+    ] {
+        let line: Vec<&str> = ["submit"].into_iter().chain(options.iter().copied()).chain(["--", "true"]).collect();
+        let (said, changed) = world.changes(&line).await;
+        let error = said.result.unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string().contains(says) && changed.is_empty(), "{error}");
+    }
+    let path = file(&dir, "jobs.jsonl", "{\"command\": \"true\"}\n{\"command\": \"true\", \"vcpus\": 3}\n");
+    let (said, changed) = world.changes(&["submit", "--file", &path]).await;
+    let error = said.error();
+    assert!(error.contains("line 2: vcpus 3: the largest size of the policy has 2") && changed.is_empty(), "{error}");
+    // Nothing is known without a policy, so the job waits for one.
+    let (_, changed) = World::new().await.changes(&["submit", "--vcpus", "3", "--", "true"]).await;
+    assert!(changed.iter().any(|row| row.starts_with("jobs/")), "{changed:?}");
+}
+
+#[tokio::test]
 async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
     let world = World::with_policy().await;
     world.run(&["submit", "--name", "alone", "--", "true"]).await.done();

@@ -58,7 +58,7 @@ function used(usage, j) {
 function alloc(a, j) {
   const ran = a.started_at ? span((a.finished_at ?? Date.now()) - a.started_at) : null;
   return el("article", { class: "card", "data-key": a.alloc_id },
-    el("h3", null, chip(a.client), ` on `, nodeLink(a.slot)),
+    el("h3", null, chip(a.client), a.phase ? ` (${a.phase})` : "", ` on `, nodeLink(a.slot)),
     facts([["Alloc", id(a.alloc_id)], ["Node", id(a.node_id)], ["Placed", ago(a.placed_at)], ["Ran", a.finished_at ? ran : null],
       ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Used", used(a.usage, j)], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
       ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null],
@@ -76,7 +76,7 @@ export const job = {
       el("p", { class: "back" }, el("a", { href: "#/jobs" }, "All jobs")),
       el("h1", { tabindex: "-1" }, j.name ?? "Job", " ", chip(j.state)),
       el("p", null, id(j.job_id)),
-      j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Next: ", sentence(j.waits_because)),
+      j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Now: ", sentence(j.waits_because)),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
         ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],

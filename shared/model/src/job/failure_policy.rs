@@ -71,11 +71,6 @@ impl FailurePolicy {
         Some(RetryDecision { rule: place, text: rule.to_string(), is_own: place < self.retry.len(), follows })
     }
 
-    /// Whether a rule changes what a job with these needs asks for.
-    pub fn changes(&self, needs: &Needs) -> bool {
-        self.retry.iter().filter_map(|rule| rule.first(needs)).any(|retry| retry.needs(needs) != *needs)
-    }
-
     /// The signal by which an alloc hears that it will be asked to stop.
     pub fn notice_signal(&self) -> Signal {
         self.stop_signal.unwrap_or(Signal::TERM)

@@ -7,7 +7,7 @@
 //! refused.
 //! Does not: run anything; the agent does.
 
-use crate::array::INDEX_VARIABLE;
+use crate::array::{COUNT_VARIABLE, INDEX_VARIABLE};
 use crate::container_env::{Passing, passing};
 use crate::elements::Pack;
 use crate::files::{self, Checkpoint, Inputs, Output, Pattern};
@@ -33,18 +33,11 @@ const MIN_KEEP_EVERY_S: u64 = 10;
 /// So an input has the bounds of the environment.
 pub const INPUT_VARIABLE: &str = "NODEKEEPER_STDIN";
 
-/// The variables that each node sets for each job.
-const OF_NODE: [&str; 9] = [
-    "CUDA_VISIBLE_DEVICES",
-    "NODEKEEPER_ALLOC_ID",
-    "NODEKEEPER_HOSTFILE",
-    "NODEKEEPER_HOSTS",
-    "NODEKEEPER_JOB_ID",
-    "NODEKEEPER_MEMBER",
-    "NODEKEEPER_NODES",
-    "NODEKEEPER_STOP_AT",
-    "NVIDIA_VISIBLE_DEVICES",
-];
+/// How the names of nodekeeper's own variables begin.
+const OWN: &str = "NODEKEEPER_";
+
+/// The other variables that nodes set.
+const OF_NODE: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
 /// The work of a job, copied from the job to each of its allocs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,11 +190,11 @@ impl Work {
 
     /// Checks a variable that the job gives itself. A value that the node would replace says nothing.
     fn check_variable(&self, name: &str, mistakes: &mut Mistakes) {
-        mistakes.require(is_variable(name), || format!("{} {VARIABLE_FORM}", shown(name)));
-        let is_set = OF_NODE.contains(&name)
-            || self.pack.is_some() && name == INDEX_VARIABLE
-            || self.caches.iter().any(|cache| cache_variable(cache) == name);
-        mistakes.require(!is_set, || format!("the node sets the variable {name} itself: give another one"));
+        // What `submit` itself sets is in a job that is submitted once more.
+        let is_own = name == INPUT_VARIABLE || name == COUNT_VARIABLE || name == INDEX_VARIABLE && self.pack.is_none();
+        if let Some(fault) = variable_fault(name).filter(|_| !is_own) {
+            mistakes.require(false, || fault);
+        }
     }
 
     fn check_pack(&self, mistakes: &mut Mistakes) {
@@ -261,12 +254,19 @@ pub fn cache_variable(cache: &str) -> String {
     format!("NODEKEEPER_CACHE_{}", cache.chars().map(letter).collect::<String>())
 }
 
-/// What can be the name of a variable, in words.
-pub const VARIABLE_FORM: &str =
-    "cannot be the name of a variable: it has letters, digits, '_', '-' and '.', and does not begin with a digit";
-
-/// Whether this can be the name of a variable of a job. Shells, docker and podman take other names for something else.
-pub fn is_variable(name: &str) -> bool {
-    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-    !name.is_empty() && name.bytes().all(fits) && !name.starts_with(|c: char| c.is_ascii_digit())
+/// Why a person cannot give a job a variable of this name; `None` if it is possible. A shell drops a variable with another name, and
+/// docker and podman take it for something else.
+pub fn variable_fault(name: &str) -> Option<String> {
+    let is_seen = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    match name {
+        "" => Some("a variable has no name: give NAME=VALUE".to_owned()),
+        _ if !is_seen || name.starts_with(|c: char| c.is_ascii_digit()) => Some(format!(
+            "{} cannot be the name of a variable: a shell sees only letters, digits and '_', and no digit first",
+            shown(name)
+        )),
+        _ if name.starts_with(OWN) || OF_NODE.contains(&name) => {
+            Some(format!("nodekeeper sets the variable {} itself: give another one", shown(name)))
+        }
+        _ => None,
+    }
 }

@@ -8,7 +8,7 @@ use super::types::Policy;
 use crate::catalogue::{Catalogue, CataloguePart};
 use crate::enums::{Arch, Fallback, Market};
 use crate::failure_policy::FailurePolicy;
-use crate::machine::{Capacity, Machine, MachineNeed};
+use crate::machine::{Capacity, Machine, MachineNeed, memory};
 use crate::needs::Needs;
 use crate::reason::Reason;
 use crate::retry::RetryRule;
@@ -98,6 +98,48 @@ impl Policy {
         let offers = |size: &Size| size.offers(takes, need, (self.usable(size.capacity), arch));
         let may = self.waits_for_catalogue() || self.size.iter().any(offers);
         (!may).then(|| self.none_fits(takes, need))
+    }
+
+    /// Which option asks for what no size can ever have, and the most that there is. `None` if a size has it all, or may have.
+    pub fn lack(&self, needs: &Needs) -> Option<String> {
+        let (takes, need) = (needs.capacity(), &needs.machine);
+        let why = self.never_offers(takes, need)?;
+        let any = || MachineNeed { arch: need.arch, ..MachineNeed::ANY };
+        let never = |need: &MachineNeed| self.never_offers(Capacity::default(), need).is_some();
+        for (option, need) in [
+            ("--arch", any()),
+            ("--instance-type", MachineNeed { instance_type: need.instance_type.clone(), ..any() }),
+            ("--market", MachineNeed { market: need.market, ..any() }),
+            ("--gpu-type", MachineNeed { gpu_type: need.gpu_type.clone(), ..any() }),
+            ("--gpu-memory", MachineNeed { gpu_memory_gib: need.gpu_memory_gib, ..any() }),
+            ("--require", MachineNeed { require: need.require.clone(), ..any() }),
+        ] {
+            if never(&need) {
+                return Some(format!("{option}: no size of the policy has {}", need.words().join(", ")));
+            }
+        }
+        let arch = need.arch.unwrap_or_else(|| self.default_arch());
+        let sizes = self.size.iter().filter(|size| size.kind.arch == arch).map(|size| self.usable(size.capacity));
+        let most = sizes.reduce(|a, b| Capacity {
+            vcpus: a.vcpus.max(b.vcpus),
+            memory_mib: a.memory_mib.max(b.memory_mib),
+            scratch_gib: a.scratch_gib.max(b.scratch_gib),
+            gpus: a.gpus.max(b.gpus),
+        });
+        let most = most.unwrap_or_default();
+        let gib = |n: u64| format!("{n} GiB");
+        for (option, is_more, asked, most) in [
+            ("--vcpus", takes.vcpus > most.vcpus, takes.vcpus.to_string(), most.vcpus.to_string()),
+            ("--memory", takes.memory_mib > most.memory_mib, memory(takes.memory_mib), memory(most.memory_mib)),
+            ("--scratch", takes.scratch_gib > most.scratch_gib, gib(takes.scratch_gib), gib(most.scratch_gib)),
+            ("--gpus", takes.gpus > most.gpus, takes.gpus.to_string(), most.gpus.to_string()),
+        ] {
+            if is_more {
+                return Some(format!("{option} {asked}: the largest size of the policy has {most} for jobs"));
+            }
+        }
+        // Each of them can be had, and not all together.
+        Some(why.to_string())
     }
 
     /// The first retry rule of a job that can never be followed, and why: no size offers what the job needs by that rule. `None`

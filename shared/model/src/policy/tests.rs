@@ -222,7 +222,5 @@ fn a_retry_rule_that_asks_for_what_no_size_offers_can_never_be_followed() {
         let (rule, why) = found.map(|(rule, why)| (rule.to_string(), why.to_string())).unzip();
         assert_eq!(rule.as_deref(), refused, "{market} {fallback} {rules:?} {mib}");
         assert!(why.is_none_or(|why| why.starts_with("no size fits: it needs 1 vCPU")));
-        let changes = rules.iter().any(|rule| rule.contains("on-demand") || rule.contains("memory*"));
-        assert_eq!(failure.changes(&needs), changes);
     }
 }

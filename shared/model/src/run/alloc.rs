@@ -22,6 +22,9 @@ use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_
 use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 
+/// The longest phase that a row keeps, in bytes: the words of a runtime about a registry are long.
+const MAX_PHASE_BYTES: usize = 400;
+
 /// A row of the allocs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alloc {
@@ -82,6 +85,7 @@ impl Alloc {
                 placed_seq: life.next_seq(now),
                 placed_at: now,
                 started_at: None,
+                phase: None,
                 awaiting: false,
                 unknown_since_at: None,
                 stopping_since_at: None,
@@ -127,17 +131,33 @@ impl Alloc {
             ClientStatus::Unknown => ReportOutcome::Refused("a node cannot report an alloc as unknown".to_owned()),
             // If a node reports an unknown alloc again, the alloc is still on that node. The alloc counts as running,
             // even if the report says `pending`.
-            ClientStatus::Pending if self.summary.client != ClientStatus::Unknown => ReportOutcome::Unchanged,
+            ClientStatus::Pending if self.summary.client == ClientStatus::Running => ReportOutcome::Unchanged,
+            ClientStatus::Pending if self.summary.client == ClientStatus::Pending => {
+                self.changed_to(self.with_phase(update))
+            }
             ClientStatus::Pending | ClientStatus::Running => {
-                let mut new = self.clone();
+                let mut new = self.with_phase(update);
                 let RunReport { elements, usage, image_digest, checkpoint, .. } = self.run_after(&update.run);
                 new.run = RunReport { elements, usage, image_digest, checkpoint, ..new.run };
                 new.summary.client = ClientStatus::Running;
                 new.summary.unknown_since_at = None;
                 new.summary.started_at = new.summary.started_at.or(Some(now));
-                if new == *self { ReportOutcome::Unchanged } else { ReportOutcome::Changed(Box::new(new)) }
+                self.changed_to(new)
             }
         }
+    }
+
+    fn with_phase(&self, update: &AllocUpdate) -> Self {
+        let mut new = self.clone();
+        new.summary.phase = update.phase.clone().map(|mut phase| {
+            phase.truncate(phase.floor_char_boundary(MAX_PHASE_BYTES));
+            phase
+        });
+        new
+    }
+
+    fn changed_to(&self, new: Self) -> ReportOutcome {
+        if new == *self { ReportOutcome::Unchanged } else { ReportOutcome::Changed(Box::new(new)) }
     }
 
     /// The end that a node reports. A complete alloc must have all of its outputs, because jobs that follow its job rely on them.
@@ -210,7 +230,7 @@ impl Alloc {
             new.summary.desired = Desired::Stop;
         }
         new.summary.awaiting = false;
-        new.summary.unknown_since_at = None;
+        (new.summary.unknown_since_at, new.summary.phase) = (None, None);
         new.cause = Some(ending.cause.clone());
         new.exit_code = ending.cause.exit_code();
         new.run = self.run_after(&ending.run);
@@ -308,7 +328,7 @@ mod tests {
     }
 
     fn says(client: ClientStatus) -> AllocUpdate {
-        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause: None, run: RunReport::default() }
+        AllocUpdate { alloc_id: fixtures::alloc_id(0), client, cause: None, phase: None, run: RunReport::default() }
     }
 
     #[test]
@@ -320,6 +340,29 @@ mod tests {
         }
         assert_eq!(ended.stop(at(4)), None);
         assert_eq!(ended.unknown(at(4)), None);
+    }
+
+    #[test]
+    fn a_phase_is_noted_until_the_command_runs_or_the_alloc_has_ended() {
+        let pending = Alloc::place(fixtures::alloc_id(0), &fixtures::job(0), &fixtures::ready(0), at(1)).unwrap();
+        let after = |alloc: &Alloc, client, phase: Option<&str>| {
+            let update = AllocUpdate { phase: phase.map(str::to_owned), ..says(client) };
+            match alloc.reported(&update, fixtures::node_id(0), at(9)) {
+                ReportOutcome::Changed(new) => Some(*new),
+                _ => None,
+            }
+        };
+        let seen = |alloc: &Alloc| (alloc.summary.client, alloc.summary.phase.clone(), alloc.summary.started_at);
+        assert_eq!(after(&pending, ClientStatus::Pending, None), None, "nothing is written");
+        let pulling = after(&pending, ClientStatus::Pending, Some("pulling a")).unwrap();
+        assert_eq!(seen(&pulling), (ClientStatus::Pending, Some("pulling a".into()), None));
+        assert_eq!(after(&pulling, ClientStatus::Pending, Some("pulling a")), None, "it is known");
+        let runs = after(&pulling, ClientStatus::Running, None).unwrap();
+        assert_eq!(seen(&runs), (ClientStatus::Running, None, Some(at(9))));
+        assert_eq!(after(&runs, ClientStatus::Pending, Some("late")), None);
+        let stores = after(&runs, ClientStatus::Running, Some("storing outputs")).unwrap();
+        assert_eq!(stores.summary.phase.as_deref(), Some("storing outputs"));
+        assert_eq!(stores.end(&Ending::exited(0), Span::from_s(1), at(10)).summary.phase, None);
     }
 
     #[test]

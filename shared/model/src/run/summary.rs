@@ -90,6 +90,8 @@ pub struct AllocSummary {
     pub placed_at: Time,
     /// When the alloc was first reported as running.
     pub started_at: Option<Time>,
+    /// What its node does for it while its command does not run, for people: `pulling IMAGE`. `None` if that takes no time.
+    pub phase: Option<String>,
     /// Whether the alloc became unknown, and it is not decided yet which copy stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaiting: bool,

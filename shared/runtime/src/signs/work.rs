@@ -103,6 +103,8 @@ pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
     let (heard, within) = (heard(facts), Span::from_s(facts.policy.sweep.creating_s));
     let waits = |alloc: &&AllocSummary| {
         alloc.client == ClientStatus::Pending
+            // Its node says what it does for it.
+            && alloc.phase.is_none()
             && alloc.desired == Desired::Run
             && heard.contains(&alloc.slot)
             && facts.now.since(alloc.placed_at) > within

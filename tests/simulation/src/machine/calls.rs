@@ -122,6 +122,7 @@ impl Machine {
                     alloc_id: other,
                     client: model::ClientStatus::Complete,
                     cause: Some(model::EndCause::Exited { code: 0 }),
+                    phase: None,
                     run: Default::default(),
                 };
                 report.allocs.push(lie);

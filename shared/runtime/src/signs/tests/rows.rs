@@ -435,7 +435,7 @@ pub(super) const ROWS: &[Row] = &[
         ("starting", Caution),
         |s| s.allocs = vec![placed(601)],
         &["was placed on slot 0 10 min ago and has not started"],
-        (|s| s.allocs = vec![placed(600)], Well),
+        (|s| s.allocs = vec![placed(600), AllocSummary { phase: Some("pulling a".into()), ..placed(601) }], Well),
         |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![placed(601)]),
     ),
     row(
