@@ -5,6 +5,7 @@
     overhead.py starts 500      from submit to start on a node that is up, and from an end to the next start, with the default times
     overhead.py elements 10000  what an element of a pack costs beside its command, which does nothing
     overhead.py jobs 1000       the same of a job of its own
+    overhead.py files 10000     jobs with a small file each: submitted, submitted again, waited for and fetched by one process
     overhead.py cpu 200         the CPU time of the agents and of what they start, for a job that does nothing and for one that runs
     overhead.py seats 20000     what a list costs with so many jobs that wait and so many that ended, and with a tenth of them
     overhead.py cold 9          what the start of a function costs until its first answer, beside one that reads the machine's list of
@@ -17,16 +18,21 @@ and says which. `--floor` ends with exit code 1 if a ratio or an exponent is far
 """
 
 import argparse
+import asyncio
+import collections
 import contextlib
 import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.parse
 
 import cold_start
 import local_slurm
@@ -48,9 +54,11 @@ min = {nodes}
 [[size]]
 name = "small"
 instance_type = "m7a.large"
-vcpus = 2
+vcpus = {vcpus}
 memory_mib = 8192
 price_per_hour = 0.1
+[output]
+s3 = "s3://local"
 [launch]
 template = "lt-0123456789abcdef0"
 """
@@ -58,10 +66,10 @@ found = []
 
 
 @contextlib.contextmanager
-def fleet(nodes, tick_s):
-    """A local system with so many nodes of two vCPUs, which are up."""
+def fleet(nodes, tick_s, vcpus=2):
+    """A local system with so many nodes, which are up."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as policy:
-        policy.write(POLICY.format(nodes=nodes))
+        policy.write(POLICY.format(nodes=nodes, vcpus=vcpus))
         policy.flush()
         with Local("--tick-s", str(tick_s), "--policy", policy.name) as local:
             if nodes:
@@ -113,14 +121,14 @@ def each_ms(count, *command, env=None):
     return (time.monotonic() - began) * 1000 / count
 
 
-def hyperqueue_ms(count):
+def hyperqueue_ms(count, command=lambda n: ["true"], cores=2):
     from hyperqueue import Job, LocalCluster
     from hyperqueue.cluster import WorkerConfig
     with LocalCluster() as cluster:
-        cluster.start_worker(WorkerConfig(cores=2))
+        cluster.start_worker(WorkerConfig(cores=cores))
         client, job = cluster.client(), Job()
-        for _ in range(count):
-            job.program(["true"], stdout=None, stderr=None)
+        for n in range(count):
+            job.program(command(n), stdout=None, stderr=None)
         began = time.monotonic()
         client.wait_for_jobs([client.submit(job)])
         return (time.monotonic() - began) * 1000 / count
@@ -171,6 +179,91 @@ def jobs(count):
     with fleet(2, 1) as local:
         ms = each_ms(count, local_stack.PROGRAM, "submit", "--wait", "--count", str(count), "--", "true", env=local.environment())
     compared(f"jobs: {count}", ms, others)
+
+
+@contextlib.contextmanager
+def counted(urls):
+    """The same places behind ports that count what is asked there."""
+    counts, loop = collections.Counter(), asyncio.new_event_loop()
+
+    async def pump(reader, writer, counts_too):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                counts.update(found.decode() for found in re.findall(rb"(?i)(?<=x-amz-target: dynamodb_20120810\.)\w+|^(?:GET|PUT|HEAD)(?= )", data) if counts_too)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def listen(url):
+        there = urllib.parse.urlparse(url)
+
+        async def relay(reader, writer):
+            back, forth = await asyncio.open_connection(there.hostname, there.port)
+            await asyncio.gather(pump(reader, forth, True), pump(back, writer, False))
+
+        server = await asyncio.start_server(relay, "127.0.0.1")
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    yield {name: asyncio.run_coroutine_threadsafe(listen(url), loop).result() for name, url in urls.items()}, counts
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def files(count):
+    """What a program does that has many jobs. Each job has a file, makes one, and is fetched as soon as it has ended."""
+    nodes, vcpus = 2, 8
+    with fleet(nodes, 1, vcpus) as local, tempfile.TemporaryDirectory() as work:
+        for n in range(count):
+            pathlib.Path(work, f"in-{n}").write_text(f"number {n}\n")
+        env = local.environment()
+        places = {name: env[name] for name in ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_S3")}
+        with counted(places) as (urls, counts):
+            batch = subprocess.Popen([local_stack.PROGRAM, "batch"], cwd=work, env=env | urls, stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, text=True)
+
+            def ask(**request):
+                batch.stdin.write(json.dumps(request) + "\n")
+                batch.stdin.flush()
+
+            def done(what):
+                nonlocal began
+                line(f"files: {what}", time.monotonic() - began, "s", ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
+                counts.clear()
+                began = time.monotonic()
+
+            first = began = time.monotonic()
+            given = [{"key": f"f-{n}", "command": ["cp", f"in-{n}", "out"], "in": f"in-{n}", "outputs": ["out"]} for n in range(count)]
+            for what in ("submitted", "submitted again"):
+                ask(id=0, submit=given)
+                jobs = json.loads(batch.stdout.readline())["jobs"]
+                done(f"{count} jobs {what}")
+            ask(id=1, wait=jobs)
+            fetched, ended, asked = 0, [], set()
+            while fetched < count:
+                answer = json.loads(batch.stdout.readline())
+                assert "error" not in answer, answer
+                if "ended" in answer:
+                    ended.append(answer["ended"]["job_id"])
+                fetched += answer["id"] in asked
+                # Few at a time: who only writes while the other side only writes, waits for ever.
+                while len(asked) < min(len(ended), fetched + 32):
+                    job = ended[len(asked)]
+                    asked.add(job)
+                    ask(id=job, fetch={"job": job, "dir": job})
+            done("waited for and fetched")
+            got = [pathlib.Path(work, job, "out").read_text() for job in jobs]
+            assert got == [f"number {n}\n" for n in range(count)]
+            ms = (time.monotonic() - first) * 1000 / count
+            line("files: most memory", int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{batch.pid}/status").read_text())[1]) / 1024, "MiB")
+            cpu = pathlib.Path(f"/proc/{batch.pid}/stat").read_text().rpartition(")")[2].split()
+            line("files: CPU time", (int(cpu[11]) + int(cpu[12])) / os.sysconf("SC_CLK_TCK"), "s")
+            batch.stdin.close()
+            batch.wait()
+        others = {}
+        with contextlib.suppress(ImportError):
+            copy = lambda n: ["cp", f"{work}/in-{n}", f"{work}/out-{n}"]
+            others["HyperQueue"] = hyperqueue_ms(count, copy, nodes * vcpus)
+        compared("files", ms, others)
 
 
 def agents_ms():
@@ -251,7 +344,7 @@ def cold(count):
 
 
 def main():
-    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "cpu": (cpu, 100), "seats": (seats, 5000),
+    parts = {"starts": (starts, 20), "elements": (elements, 5000), "jobs": (jobs, 300), "files": (files, 200), "cpu": (cpu, 100), "seats": (seats, 5000),
              "cold": (cold, 9)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=parts)

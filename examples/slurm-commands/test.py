@@ -8,7 +8,7 @@ from local_stack import check, wait_until
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = {}
-PACKAGES = ["parsl==2026.10.26", "submitit==1.5.4"]
+PACKAGES = ["parsl==2026.10.26", "pytest==9.2.0", "submitit==1.5.4"]
 # Jobs run the Python of this test and write into its directory, which other users may not reach.
 OPTIONS = ["--tick-s", "1", "--unisolated"]
 
@@ -54,6 +54,18 @@ try:
 except submitit.core.utils.FailedJobError as error:
     print("no luck" in str(error))
 """
+# submitit's own tests, which are for its executor on one machine: here with that of Slurm. Others look into that executor.
+SUBMITIT_PLUGIN = """
+import submitit.local.local as local
+from submitit.slurm.slurm import SlurmExecutor
+class OnCluster(SlurmExecutor):
+    def update_parameters(self, **given):
+        names = self._equivalence_dict()
+        super().update_parameters(**{names.get(name, name): value for name, value in given.items()})
+local.LocalExecutor = OnCluster
+"""
+SUBMITIT_TESTS = ["map_array", "submit_array", "local_error", "pickle_output", "first_task", "stdout", "load_submission", "nested_pickling",
+                  "(weird_dir and not n0)"]
 PARSL = """
 import parsl, sys, os
 from parsl.config import Config
@@ -90,6 +102,10 @@ def test(local):
     said = run(local.python, "-c", SUBMITIT)
     wanted = "SlurmExecutor 32\n[1, 4, 9]\nTrue\n"
     check("submitit runs unchanged", said.stdout == wanted, said)
+    (work / "on_cluster.py").write_text(SUBMITIT_PLUGIN)
+    suite = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "on_cluster", "--basetemp", work / "own", "-k", " or ".join(SUBMITIT_TESTS)]
+    said = run(local.python, *suite, "--pyargs", "submitit.local.test_local", "submitit.test_pickle")
+    check("submitit's own tests pass", said.returncode == 0 and "14 passed" in said.stdout, said)
     said = run(local.python, "-c", PARSL)
     check("Parsl runs unchanged", said.stdout == "285\n", said)
     wait_until("and ends its jobs", lambda: run("squeue", "-h").stdout == "")

@@ -1,7 +1,7 @@
 //! `batch`: requests and answers for programs, as lines of JSON, in one process.
 //!
 //! Guarantees: each request has an answer with its id, or an error that says whether the same request may succeed later. Requests
-//! are carried out in their order. Waits go on beside them, and tell each end once.
+//! are carried out in their order. Waits go on beside them, and tell each end once. So do requests for outputs, a few at a time.
 //! Does not: have rules of its own. A request does what the command does.
 
 use super::operate::cancel::{self, CancelArgs};
@@ -13,6 +13,8 @@ use crate::view::find::Finder;
 use crate::view::{JobRow, with};
 use anyhow::bail;
 use clap::{Args, FromArgMatches};
+use futures::future::{FutureExt, LocalBoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt};
 use model::Job;
 use model::ids::JobId;
 use model::time::{Span, Time};
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::End;
 use tokio::sync::mpsc::{Receiver, channel};
+use tokio::time::{Instant, sleep_until};
 
 /// The time between two looks at the ends of jobs.
 const POLL: Duration = Duration::from_secs(1);
@@ -33,7 +36,7 @@ const MARGIN: Span = Span::from_s(60);
 const POLLS_OF_ALL: u32 = 60;
 /// How many looks in a row may fail: a quarter of an hour.
 const FAILED_POLLS: u32 = 900;
-/// How many requests are read before they are carried out.
+/// How many requests are read before they are carried out, and how many get outputs at the same time.
 const AHEAD: usize = 16;
 
 /// `batch`
@@ -94,35 +97,40 @@ pub(in crate::commands) async fn answer(
 ) -> anyhow::Result<Exit> {
     let mut batch = Session {
         cluster: context.cluster().await?,
+        outputs: FuturesUnordered::new(),
         waits: Vec::new(),
         since: context.now(),
         polls: 0,
         failed_polls: 0,
     };
-    let mut is_open = true;
-    while is_open || !batch.waits.is_empty() {
-        let line = tokio::time::timeout(POLL, async {
-            if is_open { lines.recv().await } else { std::future::pending().await }
-        });
-        match line.await {
-            Ok(Some(line)) => batch.request(context, &line?).await?,
-            Ok(None) => is_open = false,
-            Err(_) => {}
-        }
-        match batch.poll(context).await {
-            Ok(()) => batch.failed_polls = 0,
-            // A program waits for hours, so a while without the database does not end it.
-            Err(e) if ErrorKind::of(&e) == ErrorKind::Again && batch.failed_polls < FAILED_POLLS => {
-                batch.failed_polls += 1
+    let (mut is_open, mut next) = (true, Instant::now());
+    loop {
+        tokio::select! {
+            line = lines.recv(), if is_open && batch.outputs.len() < AHEAD => match line {
+                Some(line) => batch.request(context, &line?).await?,
+                None => is_open = false,
+            },
+            Some((id, answer)) = batch.outputs.next() => answer_line(context, &id, answer)?,
+            () = sleep_until(next), if !batch.waits.is_empty() => {
+                match batch.poll(context).await {
+                    Ok(()) => batch.failed_polls = 0,
+                    // A program waits for hours, so a while without the database does not end it.
+                    Err(e) if ErrorKind::of(&e) == ErrorKind::Again && batch.failed_polls < FAILED_POLLS => {
+                        batch.failed_polls += 1
+                    }
+                    Err(e) => return Err(e),
+                }
+                next = Instant::now() + POLL;
             }
-            Err(e) => return Err(e),
+            else => return Ok(Exit::Done),
         }
     }
-    Ok(Exit::Done)
 }
 
 struct Session {
     cluster: Cluster,
+    /// Requests for outputs, with their ids.
+    outputs: FuturesUnordered<LocalBoxFuture<'static, (Value, anyhow::Result<Value>)>>,
     waits: Vec<Wait>,
     /// What ended before this was looked at.
     since: Time,
@@ -131,8 +139,9 @@ struct Session {
     failed_polls: u32,
 }
 
-fn answer_line(context: &mut Context<'_>, id: &Value, answer: Value) -> anyhow::Result<()> {
-    let answer = with(show::without_nulls(answer), json!({ "id": id }));
+fn answer_line(context: &mut Context<'_>, id: &Value, answer: anyhow::Result<Value>) -> anyhow::Result<()> {
+    let error = |e| json!({"error": {"kind": ErrorKind::of(&e), "message": show::error(&e)}});
+    let answer = with(show::without_nulls(answer.unwrap_or_else(error)), json!({ "id": id }));
     writeln!(context.out, "{answer}")?;
     Ok(context.out.flush()?)
 }
@@ -145,13 +154,7 @@ impl Session {
             Ok(Some(verb)) => self.carry_out(context, &id, verb).await,
             Err(e) => Err(e),
         };
-        match answer {
-            Ok(Some(answer)) => answer_line(context, &id, answer),
-            Ok(None) => Ok(()),
-            Err(e) => {
-                answer_line(context, &id, json!({"error": {"kind": ErrorKind::of(&e), "message": show::error(&e)}}))
-            }
-        }
+        answer.transpose().map_or(Ok(()), |answer| answer_line(context, &id, answer))
     }
 
     /// What a line asks for; `None` for an empty line.
@@ -178,7 +181,7 @@ impl Session {
                 let text: Vec<String> = lines.into_iter().map(|line| Value::Object(line).to_string()).collect();
                 // Lines without keys are new jobs each time.
                 let args: SubmitArgs = arguments(&["--file", "-", "--again"])?;
-                let mut quiet = Captured::new(context);
+                let mut quiet = Captured::new(&context.clock);
                 let text = text.join("\n");
                 let jobs =
                     job_file::submit(&mut quiet.context(&self.cluster), &args, text.as_bytes(), "the request").await?;
@@ -201,30 +204,26 @@ impl Session {
             }
             Verb::Cancel(jobs) => {
                 let args: CancelArgs = arguments(&jobs)?;
-                let mut output = Captured::new(context);
+                let mut output = Captured::new(&context.clock);
                 let done = cancel::run(&mut output.context(&self.cluster), &args).await?;
                 output.expect(done)?;
                 json!({"done": true})
             }
-            Verb::Logs(job) => {
-                let mut texts = Vec::new();
-                let mut is_missing = false;
-                for stream in ["--stdout", "--stderr"] {
-                    let args: LogsArgs = arguments(&[job.as_str(), stream])?;
-                    let mut output = Captured::new(context);
-                    is_missing |= logs::logs(&mut output.context(&self.cluster), &args).await? != Exit::Done;
-                    texts.push(String::from_utf8_lossy(&output.out).into_owned());
-                }
-                json!({"stdout": texts.first(), "stderr": texts.get(1), "missing": is_missing})
-            }
-            Verb::Fetch(FetchRequest { job, path, dir }) => {
-                let args: FetchArgs = arguments(&[job, path, dir])?;
-                let mut output = Captured::new(context);
-                let done = fetch::run(&mut output.context(&self.cluster), &args).await?;
-                output.expect(done)?;
-                json!({"done": true})
+            Verb::Logs(job) => return self.later(id, logs_of(self.cluster.clone(), Arc::clone(&context.clock), job)),
+            Verb::Fetch(request) => {
+                return self.later(id, fetch(self.cluster.clone(), Arc::clone(&context.clock), request));
             }
         }))
+    }
+
+    fn later(
+        &mut self,
+        id: &Value,
+        answer: impl Future<Output = anyhow::Result<Value>> + 'static,
+    ) -> anyhow::Result<Option<Value>> {
+        let id = id.clone();
+        self.outputs.push(async move { (id, answer.await) }.boxed_local());
+        Ok(None)
     }
 
     async fn ids(&self, given: &[String]) -> anyhow::Result<Vec<JobId>> {
@@ -260,15 +259,35 @@ impl Session {
         jobs.retain(|job| job.summary.state.is_ended());
         for wait in &mut self.waits {
             for job in jobs.iter().filter(|job| wait.left.remove(&job.summary.job_id)) {
-                answer_line(context, &wait.id, json!({"ended": JobRow::of(job)}))?;
+                answer_line(context, &wait.id, Ok(json!({"ended": JobRow::of(job)})))?;
             }
             if wait.left.is_empty() {
-                answer_line(context, &wait.id, json!({"done": true}))?;
+                answer_line(context, &wait.id, Ok(json!({"done": true})))?;
             }
         }
         self.waits.retain(|wait| !wait.left.is_empty());
         Ok(())
     }
+}
+
+async fn logs_of(cluster: Cluster, clock: WallClock, job: String) -> anyhow::Result<Value> {
+    let mut texts = Vec::new();
+    let mut is_missing = false;
+    for stream in ["--stdout", "--stderr"] {
+        let args: LogsArgs = arguments(&[job.as_str(), stream])?;
+        let mut output = Captured::new(&clock);
+        is_missing |= logs::logs(&mut output.context(&cluster), &args).await? != Exit::Done;
+        texts.push(String::from_utf8_lossy(&output.out).into_owned());
+    }
+    Ok(json!({"stdout": texts.first(), "stderr": texts.get(1), "missing": is_missing}))
+}
+
+async fn fetch(cluster: Cluster, clock: WallClock, request: FetchRequest) -> anyhow::Result<Value> {
+    let args: FetchArgs = arguments(&[request.job, request.path, request.dir])?;
+    let mut output = Captured::new(&clock);
+    let done = fetch::run(&mut output.context(&cluster), &args).await?;
+    output.expect(done)?;
+    Ok(json!({"done": true}))
 }
 
 /// The options of a command, as a command line gives them.
@@ -287,8 +306,8 @@ struct Captured {
 }
 
 impl Captured {
-    fn new(context: &Context<'_>) -> Self {
-        Self { out: Vec::new(), err: Vec::new(), input: io::empty(), clock: Arc::clone(&context.clock) }
+    fn new(clock: &WallClock) -> Self {
+        Self { out: Vec::new(), err: Vec::new(), input: io::empty(), clock: Arc::clone(clock) }
     }
 
     fn context(&mut self, cluster: &Cluster) -> Context<'_> {

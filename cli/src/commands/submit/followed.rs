@@ -46,10 +46,9 @@ pub(in crate::commands) async fn check(cluster: &Cluster, after: &BTreeMap<JobId
         let must_be_complete = after.get(&id) == Some(&AfterEnd::Success);
         if must_be_complete && state.is_ended() && state != JobState::Complete {
             anyhow::bail!(
-                "job {} is {state}, so a job that runs only if it is complete could never run; --after-any {} runs it all \
-                 the same",
-                short(id),
-                short(id)
+                "job {id} is {state}, so a job that runs only if it is complete could never run; --after-any {id} runs it \
+                 all the same, and `nodekeeper fetch {id}` gets files that it keeps, for --in",
+                id = short(id)
             );
         }
     }

@@ -53,7 +53,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
     let bytes = bounded::bytes(lines, &shown, bounded::MOST_OF_MANY)?;
     let jobs = submit(context, args, &bytes, &shown).await?;
     let cluster = context.cluster().await?;
-    submit::submitted(context, &cluster, args, jobs).await
+    submit::submitted(context, &cluster, (args.wait, args.json), jobs).await
 }
 
 /// Submits the jobs of these lines. Returns them in the order of the lines.
@@ -77,11 +77,6 @@ pub(in crate::commands) async fn submit(
     refuse(shown, mistakes.collect())?;
     let keyed = keys(&lines, shown)?;
     let cluster = context.cluster().await?;
-    let specs = lines.iter().map(|line| &line.spec);
-    let lacking = lacking(&cluster, specs.clone()).await.into_iter();
-    let of_line = |(n, why): (usize, String)| Some((lines.get(n)?.number, job_line::about_fields(&why)));
-    refuse(shown, lacking.filter_map(of_line).collect())?;
-    accepting(&cluster, specs).await?;
     let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, fresh, now };
     match keyed {
         Some(keys) => file.submit_lines(context, &keys).await,
@@ -209,7 +204,7 @@ impl JobFile<'_> {
                 Begin::New | Begin::Anew(_) => self.fresh,
             };
             let jobs = self.jobs(&self.ids(first), &BTreeMap::new()).await?;
-            self.files.store(context, self.cluster).await?;
+            self.prepare(context, &self.lines.iter().collect::<Vec<_>>()).await?;
             if let Some(written) = key.write(self.cluster, begin, &jobs, self.now).await? {
                 return self.all_of(context, &jobs, written);
             }
@@ -244,7 +239,10 @@ impl JobFile<'_> {
             let rows = keys.iter().zip(&jobs).filter(|(_, job)| is_new(job));
             let rows = rows.map(|(key, job)| Ok((job.summary.job_id, key.row(job.summary.job_id, true, self.now)?)));
             let rows = rows.collect::<anyhow::Result<Vec<_>>>()?;
-            self.files.store(context, self.cluster).await?;
+            if !new.is_empty() {
+                let lines = self.lines.iter().zip(&jobs).filter(|(_, job)| is_new(job));
+                self.prepare(context, &lines.map(|(line, _)| line).collect::<Vec<_>>()).await?;
+            }
             let together = new.chunks(JOBS_TOGETHER).zip(rows.chunks(JOBS_TOGETHER));
             let together = together.map(|(jobs, keys)| Together { jobs, keys: keys.to_vec() }).collect();
             let mut written = bulk::write(self.cluster, together, false).await;
@@ -254,6 +252,16 @@ impl JobFile<'_> {
             }
         }
         Err(submission::contended())
+    }
+
+    /// Checks that the policy accepts these new lines, and stores the files.
+    async fn prepare(&self, context: &mut Context<'_>, lines: &[&FileLine]) -> anyhow::Result<()> {
+        let specs = lines.iter().map(|line| &line.spec);
+        let lacking = lacking(self.cluster, specs.clone()).await.into_iter();
+        let of_line = |(n, why): (usize, String)| Some((lines.get(n)?.number, job_line::about_fields(&why)));
+        refuse(self.shown, lacking.filter_map(of_line).collect())?;
+        accepting(self.cluster, specs).await?;
+        self.files.store(context, self.cluster).await
     }
 
     /// The ids of the lines, from this one on. The last bits of an id are its number, but of the id of one line they stay random: jobs

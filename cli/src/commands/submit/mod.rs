@@ -180,7 +180,8 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
     /// Run this many elements of the array in one alloc, one after the other, and not each as a job of its own: for commands that
-    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element
+    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element. A pack keeps no
+    /// files (--out), and has no image
     #[arg(long, value_name = "N", requires = "elements", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
     pack: Option<u32>,
     /// How many elements of a pack run at the same time: they share what the job needs
@@ -292,7 +293,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
         let said = format!("{} of {all} jobs were submitted", jobs.len());
         return Err(anyhow::Error::new(error).context(said));
     }
-    submitted(context, &cluster, args, jobs).await
+    submitted(context, &cluster, (args.wait, args.json), jobs).await
 }
 
 /// Stores the files of these options, then writes the jobs that `jobs` makes of them. It gets the id of the first one. With a key,
@@ -369,21 +370,21 @@ pub(in crate::commands) fn print(context: &mut Context<'_>, is_json: bool, jobs:
 pub(in crate::commands) async fn submitted(
     context: &mut Context<'_>,
     cluster: &Cluster,
-    args: &SubmitArgs,
+    (does_wait, is_json): (bool, bool),
     jobs: Vec<Job>,
 ) -> anyhow::Result<Exit> {
     // With --wait, JSON shows the jobs as they ended.
-    if !(args.wait && args.json) {
-        print(context, args.json, &jobs)?;
+    if !(does_wait && is_json) {
+        print(context, is_json, &jobs)?;
     }
-    if !args.wait {
+    if !does_wait {
         return Ok(Exit::Done);
     }
-    let mut followed = Follower::new(cluster, jobs, if args.json { Verbosity::Nothing } else { Verbosity::All });
+    let mut followed = Follower::new(cluster, jobs, if is_json { Verbosity::Nothing } else { Verbosity::All });
     followed.wait(context).await?;
     let jobs = &followed.jobs;
-    if args.json {
-        print(context, args.json, jobs)?;
+    if is_json {
+        print(context, is_json, jobs)?;
     } else {
         for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
             let allocs = cluster.store.allocs_of(job).await?.rows;

@@ -27,7 +27,10 @@ pub struct RerunArgs {
     failed: bool,
     #[command(flatten)]
     changes: OptionChanges,
-    /// Print the new jobs as JSON
+    /// Wait until every new job has ended; the exit code is 1 if one did not complete
+    #[arg(long)]
+    wait: bool,
+    /// Print the new jobs as JSON (with --wait, as they ended)
     #[arg(long)]
     json: bool,
 }
@@ -107,7 +110,6 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
         let jobs = specs.iter().map(|(n, spec)| Job::submit(id(first, *n, spec), spec.clone(), now));
         jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))
     };
-    accepting(&cluster, specs.iter().map(|(_, spec)| spec)).await?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let given =
         GivenParts::of(&JobSpec::default(), &json!({"rerun": ids, "changes": args.changes.fields, "env": env}))?;
@@ -116,11 +118,16 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
         Some(key) => key.earlier(&cluster.store).await?,
         None => None,
     };
+    if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
+        accepting(&cluster, specs.iter().map(|(_, spec)| spec)).await?;
+    }
     let fresh = JobId::new(Rng::real().ulid(now));
     let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, new).await?;
-    super::print(context, args.json, &written.jobs)?;
     match written.error {
-        None => Ok(Exit::Done),
-        Some(error) => Err(anyhow::Error::new(error).context("not all jobs were submitted: run it again with a --key")),
+        None => super::submitted(context, &cluster, (args.wait, args.json), written.jobs).await,
+        Some(error) => {
+            super::print(context, args.json, &written.jobs)?;
+            Err(anyhow::Error::new(error).context("not all jobs were submitted: run it again with a --key"))
+        }
     }
 }

@@ -450,6 +450,26 @@ async fn a_request_that_cannot_be_answered_says_whether_it_is_wrong() {
     assert_eq!(kinds.map(|e| crate::console::ErrorKind::of(&e).exit_code()), [75, 75, 2, 1]);
 }
 
+/// More requests for outputs than are carried out at the same time, and a wait that never ends before them.
+#[tokio::test]
+async fn each_request_for_outputs_is_answered_beside_a_wait() {
+    let world = World::with_policy().await;
+    let job = id(world.run(&["submit", "--", "true"]).await);
+    let mut requests: Vec<String> = vec![format!(r#"{{"id": "w", "wait": ["{job}"]}}"#)];
+    requests.extend((0..40).map(|n| match n % 2 {
+        0 => format!(r#"{{"id": {n}, "logs": "{job}"}}"#),
+        _ => format!(r#"{{"id": {n}, "fetch": {{"job": "{job}", "dir": "none"}}}}"#),
+    }));
+    requests.push(format!(r#"{{"id": "c", "cancel": ["{job}"]}}"#));
+    let answers = answers(&world, &requests.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for n in 0..40 {
+        let of: Vec<_> = answers.iter().filter(|answer| answer["id"] == n).collect();
+        let is_as_wanted = if n % 2 == 0 { of[0]["stdout"] == "" } else { of[0]["error"]["kind"] == "failed" };
+        assert!(of.len() == 1 && is_as_wanted, "{of:?}");
+    }
+    assert_eq!(answers.iter().filter(|answer| answer["id"] == "w").count(), 2, "its end, and that all have ended");
+}
+
 #[tokio::test]
 async fn a_rerun_is_the_same_job_but_for_what_changes() {
     let world = World::with_policy().await;

@@ -389,6 +389,26 @@ async fn what_no_size_of_the_policy_has_is_refused_with_the_most_that_there_is()
     assert!(changed.iter().any(|row| row.starts_with("jobs/")), "{changed:?}");
 }
 
+/// What was submitted with a key is the same job under any policy.
+#[tokio::test]
+async fn a_key_is_the_same_job_although_no_size_offers_it_any_more() {
+    let (world, dir) = (World::with_policy().await, tempfile::tempdir().unwrap());
+    let of_file = file(&dir, "jobs.jsonl", "{\"key\": \"line\", \"command\": \"one\", \"vcpus\": 2}\n");
+    let lines: [&[&str]; 2] =
+        [&["submit", "--key", "k", "--vcpus", "2", "--", "true"], &["submit", "--file", &of_file]];
+    let mut first = Vec::new();
+    for line in lines {
+        first.push(world.run(line).await.done());
+    }
+    let small = file(&dir, "p.toml", &POLICY.replace("vcpus = 2", "vcpus = 1"));
+    world.run(&["policy", "set", &small]).await.done();
+    for (line, first) in lines.iter().zip(first) {
+        let again = world.run(line).await;
+        assert_eq!((again.result.unwrap(), again.out), (Exit::Done, first), "{line:?}");
+    }
+    assert!(world.run(&["submit", "--vcpus", "2", "--", "true"]).await.error().contains("--vcpus 2"));
+}
+
 #[tokio::test]
 async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
     let world = World::with_policy().await;
