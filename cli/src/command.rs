@@ -3,7 +3,7 @@
 //! Does not: contain a command. `commands` and `web` do.
 
 use crate::commands::batch;
-use crate::commands::operate::{cancel, demand, exec, handles};
+use crate::commands::operate::{cancel, demand, exec, handles, waiting};
 use crate::commands::output::{fetch, logs};
 use crate::commands::set_up::{init, policy, sizes, teardown};
 use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
@@ -45,6 +45,12 @@ pub enum Command {
     Fetch(fetch::FetchArgs),
     /// Cancel jobs and stop their allocs
     Cancel(cancel::CancelArgs),
+    /// Keep jobs that wait from being placed, until `continue`
+    Pause(waiting::PauseArgs),
+    /// Let paused jobs go on, at their old place in the queue
+    Continue(waiting::PauseArgs),
+    /// Change the priority, the needs or the times of jobs that wait
+    Change(Box<waiting::ChangeArgs>),
     /// Say how many nodes another scheduler needs
     #[command(subcommand)]
     Demand(demand::DemandCommand),
@@ -84,7 +90,7 @@ const fn done((): ()) -> Exit {
 }
 
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Exit> {
-    use model::Intent;
+    use model::{Intent, Pause};
     match command {
         Command::Init(args) => init::run(context, &args).await.map(done),
         Command::Policy(command) => policy::run(context, &command).await,
@@ -103,6 +109,9 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Shell(args) => exec::enter(context, &args, &exec::SHELL.map(str::to_owned)).await,
         Command::Fetch(args) => fetch::run(context, &args).await,
         Command::Cancel(args) => cancel::run(context, &args).await,
+        Command::Pause(args) => waiting::pause(context, &args, Pause::Begins).await,
+        Command::Continue(args) => waiting::pause(context, &args, Pause::Ends).await,
+        Command::Change(args) => waiting::change_jobs(context, &args).await,
         Command::Demand(command) => demand::run(context, &command).await,
         Command::Nodes(args) => watch::show(context, args.watch, async |page| nodes::list(page, &args).await).await,
         Command::Node(args) => nodes::show(context, &args).await.map(done),

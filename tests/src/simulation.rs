@@ -126,6 +126,8 @@ worlds! {
         ["CopyLeaves", "a copy stayed because the nodes of others go"];
     another_scheduler_demands: [1, 2, 12], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
+    put_off: [1, 2, 3], "--small --hours 2 --fault JobPutOff=0.4 --fault OperatorPauses=0.5 --fault JobFollows=0.2 --fault ArrayArrives=0.2",
+        ["a job was put off", "a job was paused"];
     packs: [1, 2, 13], "--small --hours 2 --fault PackArrives=0.5",
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
     members_in_parts: [1, 2, 21], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",

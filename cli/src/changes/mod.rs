@@ -1,4 +1,4 @@
-//! The writes of operators: cancel jobs; hold, drain or resume a node. `operate` has the
+//! The writes of operators: cancel, pause or change jobs; hold, drain or resume a node. `operate` has the
 //! code that all of them share.
 //!
 //! Guarantees: an intent belongs to the current life of the slot and ends with it.
@@ -12,10 +12,10 @@ use crate::view::find::{no_job, no_node};
 use model::events::Subject;
 use model::ids::{JobId, Slot};
 use model::time::Time;
-use model::{ActionName, Intent, Job, JobState, NodeRecord, NodeState};
+use model::{ActionName, Intent, Job, NodeRecord, NodeState};
 use operate::{BY_OPERATOR, record_event, retried};
 use std::collections::BTreeMap;
-use store::transactions::{Retention, cancel_jobs};
+use store::transactions::{Retention, change_jobs};
 
 pub(crate) fn cancelled_line(job: &Job) -> String {
     let stopping = match job.summary.allocs.len() {
@@ -25,35 +25,58 @@ pub(crate) fn cancelled_line(job: &Job) -> String {
     format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
-/// For each of these jobs, the cancelled job, or its state if it had ended already.
-pub(crate) type Cancelled = (JobId, anyhow::Result<Result<Job, JobState>>);
+/// For each of these jobs, the job as changed, or as it stays because it cannot be changed so.
+pub(crate) type Changed = (JobId, anyhow::Result<Result<Job, Job>>);
 
-/// Cancels these jobs, at most as many as one transaction takes: in one transaction, or one by one if that fails, such as
+/// What an operator does to jobs: the action of the event, what the event says besides, and the job as it will be; `None`: it stays as
+/// it is.
+pub(crate) struct JobChange<'a> {
+    pub(crate) action: ActionName,
+    pub(crate) details: &'a str,
+    pub(crate) after: &'a (dyn Fn(&Job, Time) -> Option<Job> + Sync),
+}
+
+/// Cancels these jobs. Those that stay as they are have ended already.
+pub(crate) async fn cancel(cluster: &Cluster, ids: &[JobId], keep: Retention, clock: &WallClock) -> Vec<Changed> {
+    let after = |job: &Job, now| job.cancel(keep.finished, now);
+    change(cluster, ids, &JobChange { action: ActionName::Cancel, details: "", after: &after }, keep, clock).await
+}
+
+/// Changes these jobs, at most as many as one transaction takes: in one transaction, or one by one if that fails, such as
 /// when one of them cannot be read.
-pub(crate) async fn cancel(cluster: &Cluster, ids: &[JobId], keep: Retention, clock: &WallClock) -> Vec<Cancelled> {
-    let mut cancelled = Vec::with_capacity(ids.len());
-    if let Ok(mut states) = in_one(cluster, ids, keep, clock).await {
-        cancelled.extend(ids.iter().map(|id| (*id, states.remove(id).ok_or_else(|| no_job(*id)))));
-        return cancelled;
+pub(crate) async fn change(
+    cluster: &Cluster,
+    ids: &[JobId],
+    how: &JobChange<'_>,
+    keep: Retention,
+    clock: &WallClock,
+) -> Vec<Changed> {
+    let mut all = Vec::with_capacity(ids.len());
+    if let Ok(mut changed) = in_one(cluster, ids, how, keep, clock).await {
+        all.extend(ids.iter().map(|id| (*id, changed.remove(id).ok_or_else(|| no_job(*id)))));
+        return all;
     }
     for id in ids {
-        let state = in_one(cluster, std::slice::from_ref(id), keep, clock).await;
-        cancelled.push((*id, state.and_then(|mut states| states.remove(id).ok_or_else(|| no_job(*id)))));
+        let changed = in_one(cluster, std::slice::from_ref(id), how, keep, clock).await;
+        all.push((*id, changed.and_then(|mut changed| changed.remove(id).ok_or_else(|| no_job(*id)))));
     }
-    cancelled
+    all
 }
 
 async fn in_one(
     cluster: &Cluster,
     ids: &[JobId],
+    how: &JobChange<'_>,
     keep: Retention,
     clock: &WallClock,
-) -> anyhow::Result<BTreeMap<JobId, Result<Job, JobState>>> {
+) -> anyhow::Result<BTreeMap<JobId, Result<Job, Job>>> {
+    let reason = format!("{BY_OPERATOR}{}", how.details);
     retried(async || {
-        let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
-        let cancelled = cancel_jobs(&cluster.store, &jobs, BY_OPERATOR, keep, clock()).await?;
-        let ended = jobs.into_iter().map(|job| (job.summary.job_id, Err(job.summary.state)));
-        Ok(ended.chain(cancelled.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
+        let (jobs, now) = (cluster.store.jobs_of(ids.iter().copied()).await?.all()?, clock());
+        let after = |job: &Job| (how.after)(job, now);
+        let changed = change_jobs(&cluster.store, &jobs, (how.action, &reason), after, keep, now).await?;
+        let stay = jobs.into_iter().map(|job| (job.summary.job_id, Err(job)));
+        Ok(stay.chain(changed.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
     })
     .await
 }

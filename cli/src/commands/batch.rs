@@ -5,6 +5,7 @@
 //! Does not: have rules of its own. A request does what the command does.
 
 use super::operate::cancel::{self, CancelArgs};
+use super::operate::waiting;
 use super::output::fetch::{self, FetchArgs};
 use super::output::logs::{self, LogsArgs};
 use super::submit::{SubmitArgs, job_file, strict_json};
@@ -15,9 +16,9 @@ use anyhow::bail;
 use clap::{Args, FromArgMatches};
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::Job;
 use model::ids::JobId;
 use model::time::{Span, Time};
+use model::{ActionName, Job, Pause};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -52,6 +53,10 @@ enum Verb {
     Wait(Vec<String>),
     List(Vec<String>),
     Cancel(Vec<String>),
+    Pause(Vec<String>),
+    Continue(Vec<String>),
+    /// The job, and then the options of `change`.
+    Change(Vec<String>),
     Logs(String),
     Fetch(FetchRequest),
 }
@@ -209,6 +214,9 @@ impl Session {
                 output.expect(done)?;
                 json!({"done": true})
             }
+            Verb::Pause(jobs) => self.change(context, ActionName::Pause, &jobs).await?,
+            Verb::Continue(jobs) => self.change(context, ActionName::Continue, &jobs).await?,
+            Verb::Change(given) => self.change(context, ActionName::Change, &given).await?,
             Verb::Logs(job) => return self.later(id, logs_of(self.cluster.clone(), Arc::clone(&context.clock), job)),
             Verb::Fetch(request) => {
                 return self.later(id, fetch(self.cluster.clone(), Arc::clone(&context.clock), request));
@@ -224,6 +232,20 @@ impl Session {
         let id = id.clone();
         self.outputs.push(async move { (id, answer.await) }.boxed_local());
         Ok(None)
+    }
+
+    /// Carries out a command about jobs that wait.
+    async fn change(&self, context: &Context<'_>, verb: ActionName, given: &[String]) -> anyhow::Result<Value> {
+        let mut output = Captured::new(&context.clock);
+        let mut context = output.context(&self.cluster);
+        let done = match verb {
+            ActionName::Pause => waiting::pause(&mut context, &arguments(given)?, Pause::Begins).await?,
+            ActionName::Continue => waiting::pause(&mut context, &arguments(given)?, Pause::Ends).await?,
+            _ => waiting::change_jobs(&mut context, &arguments(given)?).await?,
+        };
+        drop(context);
+        output.expect(done)?;
+        Ok(json!({"done": true}))
     }
 
     async fn ids(&self, given: &[String]) -> anyhow::Result<Vec<JobId>> {

@@ -3,7 +3,7 @@
 //! Guarantees: all given conditions must hold; of several states, one must.
 //! Does not: read anything.
 
-use super::amounts::{Moment, moment};
+use super::amounts::Moment;
 use crate::view::stored::Among;
 use clap::{ArgAction, Args};
 use model::names::matches;
@@ -22,7 +22,7 @@ pub(super) struct JobFilter {
     #[arg(long = "name", value_name = "NAME")]
     name: Option<String>,
     /// Only jobs that were submitted since then: 30m, 2d, a date or a time
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    #[arg(long, value_name = "WHEN")]
     since: Option<Moment>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn job_detail(store: &Store, live: &LiveView, id: JobId) -> Res
         "whole_command": show::command(&job.work.command), "rules": retry_rules(&job),
         "story": story::of(store, &Subject::Job(id), None).await?,
     });
-    Ok(Some(with(job_shape(&job, &allocs, live.present.waits_because(id)), more)))
+    Ok(Some(with(job_shape(&job, &allocs, live.present.waits_because(&job.summary).as_deref()), more)))
 }
 
 /// A node on the page, with the lives of its slot: the newest first.

@@ -39,6 +39,16 @@ impl ListQuery {
 
     /// The wanted part of the rows that match. `state` gives the state of a row.
     pub(crate) fn of<T: Serialize>(&self, rows: Vec<T>, state: impl Fn(&T) -> &str) -> ListPart<T> {
+        self.of_lines(rows, state, |rows| rows)
+    }
+
+    /// The same of the lines that `lines` makes of the rows that match.
+    pub(crate) fn of_lines<T: Serialize>(
+        &self,
+        rows: Vec<T>,
+        state: impl Fn(&T) -> &str,
+        lines: impl FnOnce(Vec<T>) -> Vec<T>,
+    ) -> ListPart<T> {
         let all = rows.len();
         let words: Vec<String> = self.q.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
         let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
@@ -47,7 +57,7 @@ impl ListQuery {
                 && (words.is_empty()
                     || json!(row).as_object().is_some_and(|row| words.iter().all(|word| has(row, word))))
         };
-        let mut rows: Vec<T> = rows.into_iter().filter(is_wanted).collect();
+        let mut rows = lines(rows.into_iter().filter(is_wanted).collect());
         let total = rows.len();
         let limit = self.limit.unwrap_or(USUAL).clamp(1, MOST);
         rows = rows.into_iter().skip(self.offset).take(limit).collect();

@@ -38,7 +38,7 @@ pub(crate) use detail::{job_detail, job_shape, node_detail};
 pub(crate) use list::ListQuery;
 pub(crate) use live::{EndedJobs, LiveView};
 pub(crate) use next::NextRun;
-pub(crate) use rows::{JobRow, event_row, node_row, retry_rules, with};
+pub(crate) use rows::{JobRow, event_row, folded, node_row, retry_rules, with};
 
 use crate::console::{Cluster, WallClock};
 use cached::Cached;

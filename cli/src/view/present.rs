@@ -53,8 +53,9 @@ impl Snapshot {
     }
 
     /// Why a job waits, or what the next run does with it.
-    pub(crate) fn waits_because(&self, job: JobId) -> Option<&str> {
-        self.next.as_ref().ok()?.of_job(job)
+    pub(crate) fn waits_because(&self, job: &JobSummary) -> Option<String> {
+        let next = self.next.as_ref().ok().and_then(|next| next.of_job(job.job_id)).map(str::to_owned);
+        next.or_else(|| job.own_wait(self.now).map(|why| why.to_string()))
     }
 
     /// The slots of the live allocs.

@@ -3,10 +3,12 @@
 //! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.
 
+use super::array::States;
 use super::next::NextRun;
 use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
+use model::array::Array;
 use model::events::Event;
 use model::ids::{AllocId, JobId, Slot};
 use model::time::{Span, Time};
@@ -44,6 +46,8 @@ pub(crate) struct JobRow {
     /// Why it waits, or what the next run does with it.
     pub(crate) waits_because: Option<String>,
     pub(crate) command: Option<String>,
+    /// Of a row that stands for its array: how many of the listed elements are in each state.
+    pub(crate) array_states: Option<States>,
     /// The slots of its live allocs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) slots: Vec<Slot>,
@@ -60,6 +64,7 @@ fn summary_fields<S: Serializer>(job: &JobSummary, to: S) -> Result<S::Ok, S::Er
         "cause": tries.cause, "exit_code": tries.cause.as_ref().and_then(EndCause::exit_code),
         "usage": tries.usage, "elements": tries.elements,
         "array_index": job.array_index(), "array_count": array_count,
+        "paused": job.paused.then_some(true), "not_before_at": tries.not_before_at,
     });
     fields.serialize(to)
 }
@@ -81,13 +86,14 @@ impl JobRow {
             reason: job.tries.elements.map(|counts| counts.to_string()),
             waits_because: None,
             command: None,
+            array_states: None,
             slots: Vec::new(),
         }
     }
 
     /// Adds what the present says of a live job: why it waits, and where its allocs are.
     pub(crate) fn add_snapshot(&mut self, present: &Snapshot, places: &BTreeMap<AllocId, Slot>) {
-        self.waits_because = present.waits_because(self.summary.job_id).map(str::to_owned);
+        self.waits_because = present.waits_because(&self.summary);
         self.slots = self.summary.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
     }
 
@@ -109,6 +115,27 @@ impl JobRow {
             _ => (3, Reverse(0), newest, job_id),
         }
     }
+}
+
+/// The rows of a list with each array as one row: the first of its rows, with the states of all of them.
+pub(crate) fn folded(rows: Vec<JobRow>) -> Vec<JobRow> {
+    let mut lines: Vec<JobRow> = Vec::new();
+    let mut arrays: BTreeMap<Array, (usize, Vec<JobSummary>)> = BTreeMap::new();
+    for row in rows {
+        let array = row.summary.array_count.map(|_| Array::of(row.summary.job_id));
+        if let Some((_, elements)) = array.and_then(|array| arrays.get_mut(&array)) {
+            elements.push(row.summary);
+            continue;
+        }
+        array.map(|array| arrays.insert(array, (lines.len(), vec![row.summary.clone()])));
+        lines.push(row);
+    }
+    for (line, elements) in arrays.into_values() {
+        if let Some(line) = lines.get_mut(line) {
+            line.array_states = Some(States::of(&elements));
+        }
+    }
+    lines
 }
 
 /// A node in a list. `state` is the status of a node in use, otherwise the state of the record; `work` has the first [`NAMED`]

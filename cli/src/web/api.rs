@@ -4,7 +4,7 @@
 
 use crate::console::show::without_nulls;
 use crate::view::status::counts;
-use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, job_detail, node_detail};
+use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, folded, job_detail, node_detail};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
@@ -115,7 +115,7 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery
         rows.extend(store.jobs_of(others).await?.rows.iter().map(JobRow::of));
     }
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
-    let mut part = wanted.of(rows, |row| row.summary.state.as_str());
+    let mut part = wanted.of_lines(rows, |row| row.summary.state.as_str(), folded);
     web.complete(&mut part.rows).await?;
     dated_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
 }

@@ -161,6 +161,29 @@ async fn jobs_are_in_the_order_in_which_people_look_for_them() {
     assert_eq!((column(&found, "job_id"), &found["total"]), (vec![id(4)], &json!(3)));
 }
 
+#[tokio::test]
+async fn an_array_is_one_row_with_the_states_of_its_elements() {
+    let served = Served::some().await;
+    for n in 10..13 {
+        served
+            .put(n, |job| {
+                job.summary.job_id = model::array::Array::of(fixtures::job_id(10)).job(n);
+                (job.summary.array_count, job.summary.name) = (Some(5), Some("sweep".into()));
+                if n == 12 {
+                    (job.summary.state, job.finished_at) = (JobState::Complete, Some(at(950)));
+                }
+            })
+            .await;
+    }
+    let part = served.json("/api/jobs").await;
+    let sweep: Vec<&Value> = part["rows"].as_array().unwrap().iter().filter(|row| row["name"] == "sweep").collect();
+    assert_eq!(sweep.len(), 1, "{part}");
+    assert_eq!(sweep[0]["array_states"], json!({"queued": 2, "complete": 1}));
+    assert_eq!((&part["total"], &part["all"]), (&json!(6), &json!(8)));
+    let some = served.json("/api/jobs?state=complete&q=sweep").await;
+    assert_eq!(some["rows"][0]["array_states"], json!({"complete": 1}));
+}
+
 /// The stored jobs are read seldom. The list of jobs that have just ended is newer.
 #[tokio::test]
 async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {

@@ -64,7 +64,7 @@ pub use error_chain::{MAX_REASON_BYTES, short_reason};
 pub use failure_policy::FailurePolicy;
 pub use files::{Content, Output, Source, StoredOutput};
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
-pub use job_record::Job;
+pub use job_record::{Job, Pause};
 pub use machine::{Capacity, MAX_LABELS, Machine, MachineKind, MachineNeed};
 pub use mistakes::BadJob;
 pub use money::{BadAmount, Usd};

@@ -11,10 +11,12 @@
 //! Does not: decide.
 
 pub use crate::queue::{Audience, QueuePart, QueueRead};
-use crate::queue::{FollowersRead, Queued, queue_order, read_followers, read_queue};
+use crate::queue::{BEHIND_FOR_A_PERSON, FollowersRead, PutOffRead, Queued};
+use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
 use crate::validation::{self, Quarantined};
-use futures::future::{try_join, try_join4};
+use futures::future::{try_join, try_join_all, try_join3};
 use model::after::{Ends, Followed};
+use model::array::Array;
 use model::cloud::CloudError;
 use model::cloud::{Cloud, Instance};
 use model::control::{Control, ControlKey, ListPlace, NoPolicy};
@@ -22,7 +24,9 @@ use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, JobId, NodeId, Ulid};
 use model::policy::Policy;
 use model::time::{Span, Time};
-use model::{AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, JobSummary, Life, NodeRecord, NodeState};
+use model::{
+    AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, JobState, JobSummary, Life, NodeRecord, NodeState,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -32,6 +36,8 @@ use store::{DbError, End, Ended, Listed, Store, Unreadable, WaitingJobs, placed_
 pub const RECENT: Span = Span::from_s(3600);
 /// How many of the jobs that ended last are judged.
 pub const ENDED: usize = 50;
+/// Of how many arrays one run reads how many of their elements have failed.
+const ARRAYS_READ: usize = 500;
 
 /// Why a run could not observe. Such a run does nothing and fails.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +79,8 @@ pub struct Observation {
     pub queue: QueueRead,
     /// How the jobs ended that other jobs follow.
     pub ends: Ends,
+    /// How many elements have failed of the arrays with a limit of failures whose elements wait.
+    pub failures: BTreeMap<Array, u64>,
     /// The place in the list of jobs that follow others after this run, if it changes.
     pub after_place: Option<ListPlace>,
     /// The live allocs, in the order of their ids.
@@ -115,6 +123,7 @@ pub struct Lists {
     pub nodes: Listed<NodeRecord>,
     queue: Queued,
     followers: FollowersRead,
+    put_off: PutOffRead,
     placed: Listed<JobSummary>,
     allocs: Listed<AllocSummary>,
 }
@@ -130,16 +139,17 @@ impl Lists {
             async { if is_large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
             let (queue, followers) = (read_queue(store, &policy, &control, audience), read_followers(store, &control));
-            Ok(try_join4(queue, followers, store.placed(), store.live_allocs_listed(segments)).await?)
+            let waiting = try_join3(queue, followers, read_put_off(store, &policy, audience, now));
+            Ok(try_join3(waiting, store.placed(), store.live_allocs_listed(segments)).await?)
         };
-        let (listed, (queue, followers, placed, allocs)) = try_join(list, lists).await?;
+        let (listed, ((queue, followers, put_off), placed, allocs)) = try_join(list, lists).await?;
         let nodes = store.nodes_listed(segments).await?;
         let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
         let instances =
             if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
         let empty = Observation::empty(policy, policy_version, now);
         let seen = Observation { instances, is_large, control, ..empty };
-        Ok(Self { observation: seen, nodes, queue, followers, placed, allocs })
+        Ok(Self { observation: seen, nodes, queue, followers, put_off, placed, allocs })
     }
 
     pub fn control(&self) -> &Control {
@@ -148,12 +158,13 @@ impl Lists {
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
     pub fn whole_queue(&self) -> Option<WaitingJobs> {
-        let is_whole = self.queue.read.part.is_none() && self.followers.is_whole;
+        let is_whole = self.queue.read.part.is_none() && self.followers.is_whole && self.put_off.is_whole;
         is_whole.then(|| {
-            let mut waiting = placed_last(self.followers.jobs.clone(), self.queue.jobs.clone());
+            let mut waiting = placed_last(self.put_off.jobs.clone(), self.followers.jobs.clone());
+            waiting = placed_last(waiting, self.queue.jobs.clone());
             waiting.sort_by_key(queue_order);
-            let unreadable =
-                self.queue.unreadable.iter().chain(&self.followers.unreadable).chain(&self.placed.unreadable);
+            let unreadable = [&self.queue.unreadable, &self.followers.unreadable, &self.put_off.unreadable];
+            let unreadable = unreadable.into_iter().flatten().chain(&self.placed.unreadable);
             let unreadable = unreadable.cloned().collect();
             WaitingJobs { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
         })
@@ -162,14 +173,16 @@ impl Lists {
     /// The observation that a run decides from: these lists without the rows that contradict the contract, and with the
     /// rows that the lists name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
-        let Self { observation: mut seen, nodes, queue, followers, placed, allocs } = self;
+        let Self { observation: mut seen, nodes, queue, followers, put_off, placed, allocs } = self;
         seen.queue = queue.read;
         // A job that moves from one list to another between two queries is in both, and the later list has its later state.
-        seen.jobs = placed_last(placed_last(followers.jobs, queue.jobs), placed.rows);
+        let waiting = placed_last(placed_last(put_off.jobs, put_off.due), placed_last(followers.jobs, queue.jobs));
+        seen.jobs = placed_last(waiting, placed.rows);
         seen.after_place = followers.place;
         (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
         seen.quarantined.unreadable(nodes.unreadable);
-        seen.quarantined.unreadable(queue.unreadable.into_iter().chain(followers.unreadable).chain(placed.unreadable));
+        let unreadable = [queue.unreadable, followers.unreadable, put_off.unreadable, placed.unreadable];
+        seen.quarantined.unreadable(unreadable.into_iter().flatten());
         seen.quarantined.unreadable(allocs.unreadable);
         // The index shows only a part of a job's row. clean-stale-records has noted the jobs whose other part cannot be
         // read.
@@ -179,6 +192,7 @@ impl Lists {
         seen.jobs.retain(|job| !quarantined.contains(&job.job_id));
         let mut seen = seen.sorted_out();
         seen.read_followed(store).await?;
+        seen.read_failures(store).await?;
         seen.complete(store).await?;
         Ok(seen)
     }
@@ -195,6 +209,7 @@ impl Observation {
             jobs: Vec::new(),
             queue: QueueRead::default(),
             ends: Ends::new(),
+            failures: BTreeMap::new(),
             after_place: None,
             allocs: Vec::new(),
             handles: Vec::new(),
@@ -214,6 +229,13 @@ impl Observation {
         Lists::read(store, cloud, Audience::Run, now).await?.observed(store).await
     }
 
+    /// The same with jobs that are put off, for a person. No run reads them before they are due.
+    pub async fn with_put_off(mut self, store: &Store) -> Result<Self, ObserveError> {
+        self.jobs = placed_last(store.put_off(BEHIND_FOR_A_PERSON).await?.jobs, self.jobs);
+        self.sort();
+        Ok(self)
+    }
+
     /// Reads the rows of the jobs that others follow, except the jobs that the index shows as waiting or placed: these
     /// have not ended, as far as a list can say.
     async fn read_followed(&mut self, store: &Store) -> Result<(), ObserveError> {
@@ -225,6 +247,22 @@ impl Observation {
         let unreadable: BTreeSet<JobId> = read.unreadable.iter().filter_map(Unreadable::job_id).collect();
         self.ends = ends(ask, unreadable, read.rows.iter().map(|job| &job.summary));
         self.quarantined.unreadable(read.unreadable);
+        Ok(())
+    }
+
+    /// Reads the failures of the first arrays in the queue that have a limit of failures: their elements come next.
+    async fn read_failures(&mut self, store: &Store) -> Result<(), ObserveError> {
+        let mut arrays = BTreeMap::new();
+        for job in self.jobs.iter().filter(|job| job.state == JobState::Queued && !job.tries.begun) {
+            if let Some(most) = job.max_failures
+                && arrays.len() < ARRAYS_READ
+            {
+                arrays.insert(Array::of(job.job_id), most.get());
+            }
+        }
+        let failures = async |(array, most)| store.failures(array, most).await.map(|failed| (array, failed));
+        let read = arrays.into_iter().map(failures);
+        self.failures = try_join_all(read).await?.into_iter().collect();
         Ok(())
     }
 

@@ -7,9 +7,10 @@ use model::JobSummary;
 use model::control::{Control, ControlKey, ListPlace};
 use model::ids::JobId;
 use model::policy::Policy;
+use model::time::Time;
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use store::{DbError, Store, Unreadable};
+use store::{DbError, Store, Unreadable, WaitingJobs};
 
 /// How much of the queue a run has read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,6 +71,40 @@ pub(crate) async fn read_followers(store: &Store, control: &Control) -> Result<F
     Ok(FollowersRead { jobs: part.jobs, unreadable: part.unreadable, place, is_whole })
 }
 
+/// The waiting jobs that a run reads wherever they wait, and for a person those that are put off.
+pub(crate) struct PutOffRead {
+    /// The jobs whose time has come, or that have waited for as long as they may.
+    pub(crate) due: Vec<JobSummary>,
+    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// Whether `jobs` are all jobs that are put off.
+    pub(crate) is_whole: bool,
+}
+
+/// The jobs that are due, at most as many as the head of the queue has. Those that are put off and not due cost a run nothing, however
+/// many they are.
+pub(crate) async fn read_put_off(
+    store: &Store,
+    policy: &Policy,
+    audience: Audience,
+    now: Time,
+) -> Result<PutOffRead, DbError> {
+    let due = store.jobs_due(now, head_rows(policy)).await?;
+    let listed = match audience {
+        Audience::Run => WaitingJobs::default(),
+        Audience::Person => store.put_off(BEHIND_FOR_A_PERSON).await?,
+    };
+    // The index may be behind the row.
+    let is_due = |job: &JobSummary| job.due_at().is_some_and(|at| at <= now);
+    let jobs = due.rows.into_iter().map(|job| job.summary).filter(is_due);
+    Ok(PutOffRead {
+        due: jobs.collect(),
+        is_whole: audience == Audience::Person && listed.end.is_none(),
+        jobs: listed.jobs,
+        unreadable: due.unreadable.into_iter().chain(listed.unreadable).collect(),
+    })
+}
+
 /// Who reads the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
@@ -89,11 +124,18 @@ pub(crate) struct Queued {
 /// The head of the queue has at least this many jobs, so that a small fleet rarely has to read behind it.
 const LEAST_HEAD: usize = 1000;
 
-/// How many jobs behind the head are read for a person.
-const BEHIND_FOR_A_PERSON: usize = 250;
+/// How many jobs behind the head are read for a person, and how many that are put off.
+pub(crate) const BEHIND_FOR_A_PERSON: usize = 250;
 
 /// The part behind the head has at most `poll.queue_rows` divided by this number of jobs.
 const HEAD_PER_PART: usize = 4;
+
+/// How many jobs the head of the queue has.
+fn head_rows(policy: &Policy) -> usize {
+    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
+    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
+    room.max(LEAST_HEAD).min(policy.poll.queue_rows as usize)
+}
 
 /// The waiting jobs of a run: the head of the queue, and, if the queue is longer, one part that moves on from run to run.
 /// So what a run reads does not grow with the queue.
@@ -107,9 +149,7 @@ pub(crate) async fn read_queue(
     audience: Audience,
 ) -> Result<Queued, DbError> {
     let most = policy.poll.queue_rows as usize;
-    let largest = policy.size.iter().map(|size| size.capacity.vcpus).max().unwrap_or(1);
-    let room = (policy.nodes.max as usize).saturating_mul(largest as usize);
-    let head = store.queued(None, room.max(LEAST_HEAD).min(most)).await?;
+    let head = store.queued(None, head_rows(policy)).await?;
     let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
     let Some(end) = head.end else {
         let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };

@@ -9,12 +9,13 @@
 use crate::db::{DbError, Page, PageKey, Query, Row};
 use crate::rows::end::End;
 use crate::rows::listed::{Listed, Unreadable};
-use crate::rows::{self, FOLLOWING, QUEUED, s};
+use crate::rows::{self, FOLLOWING, PUT_OFF, QUEUED, n, s};
 use crate::store::Store;
-use crate::tables::{QUEUE, Table};
-use model::JobSummary;
+use crate::tables::{DUE, QUEUE, Table};
+use model::array::Array;
 use model::ids::JobId;
 use model::time::Time;
+use model::{Job, JobSummary};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -33,10 +34,34 @@ impl Store {
         self.query(&jobs_with("placed")).await
     }
 
-    /// The waiting jobs behind this rank, also those that follow other jobs, in the order of the queue, at most `most`.
+    /// The waiting jobs behind this rank, also those that follow other jobs or are put off, in the order of the queue, at most `most`.
     pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
-        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([FOLLOWING]).collect();
+        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([FOLLOWING, PUT_OFF]).collect();
         self.waiting_in(&hashes, behind, most).await
+    }
+
+    /// The first jobs that are put off, in the order of the queue, at most `most`.
+    pub async fn put_off(&self, most: usize) -> Result<WaitingJobs, DbError> {
+        self.waiting_in(&[PUT_OFF], None, most).await
+    }
+
+    /// The jobs that a run must look at now, those that are due longest first, at most `most`. The index names them, and then each row
+    /// is read consistently. A run must change each of them: otherwise they hide the others.
+    pub async fn jobs_due(&self, now: Time, most: usize) -> Result<Listed<Job>, DbError> {
+        let range_at_most = Some(n(now.as_ms()));
+        let limit = i32::try_from(most).ok();
+        let query = Query { range_at_most, limit, ..Query::of(Table::Jobs, Some(DUE), s("due")) };
+        let (due, _) = self.rows(&query, None, most).await?;
+        self.jobs_of(due.iter().filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok())).await
+    }
+
+    /// How many elements of this array have failed, as far as the index shows; it stops at `most`.
+    pub async fn failures(&self, array: Array, most: u32) -> Result<u64, DbError> {
+        let limit = i32::try_from(most).ok();
+        let query = Query { limit, ..Query::of(Table::Jobs, Some(DUE), s(rows::failures_of(array))) };
+        let (failed, _) = self.rows(&query, None, most as usize).await?;
+        let count = |row: &Row| row.get("due_at")?.as_n().ok()?.parse::<u64>().ok();
+        Ok(failed.iter().filter_map(count).fold(0, u64::saturating_add))
     }
 
     /// The jobs behind this rank that may be placed, in the order of the queue, at most `most`.
@@ -89,7 +114,7 @@ impl Store {
     /// The waiting jobs that were submitted last, the newest first, at most `most`. The index has the order of the
     /// queue, so this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
     pub async fn waiting_newest(&self, most: usize) -> Result<WaitingJobs, DbError> {
-        let hashes = QUEUED.into_iter().chain([FOLLOWING]);
+        let hashes = QUEUED.into_iter().chain([FOLLOWING, PUT_OFF]);
         let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
         // A job that is older than `known` may have a newer one that was not read.
         let known = parts.iter().filter_map(|(_, cut)| *cut).max();
@@ -108,7 +133,8 @@ impl Store {
     /// cut off.
     async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(QueueShard, Option<JobId>), DbError> {
         // Only the jobs that the commands submit are spread evenly.
-        let limit = if hash == FOLLOWING || Some(&hash) == QUEUED.first() { most } else { share(most, SPREAD) };
+        let is_spread = QUEUED.get(1..).is_some_and(|spread| spread.contains(&hash));
+        let limit = if is_spread { share(most, SPREAD) } else { most };
         let newest = Query { newest_first: true, limit: i32::try_from(limit).ok(), ..jobs_with(hash) };
         let (mut part, mut range_at_most, mut from, mut cut) = (QueueShard::behind(hash, None), None, None, None);
         loop {
@@ -260,7 +286,7 @@ mod tests {
     use crate::write::{Item, Key, Write};
     use async_trait::async_trait;
     use model::fixtures::{self, at};
-    use model::{Job, JobSpec, JobState};
+    use model::{JobSpec, JobState};
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

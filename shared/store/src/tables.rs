@@ -85,7 +85,8 @@ pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
     projected: Some(names![
-        version state name priority submitted_at needs array_count array_limit after tries done allocs
+        version state name priority submitted_at needs array_count array_limit max_failures after paused give_up_after_s
+        tries done allocs
     ]),
 };
 
@@ -111,12 +112,13 @@ pub const LIVE: Index = Index {
     ]),
 };
 
-/// Handles in the order in which they are due.
+/// Handles, and waiting jobs, in the order in which a run must look at them. Also the jobs of each array with a limit of failures
+/// that have failed, or have failed elements: their `due` is the array, and their `due_at` how many elements failed.
 pub const DUE: Index = Index { name: "due", key: range_key(text("due"), number("due_at")), projected: None };
 
 pub const TABLES: &[Definition] = &[
     Definition { table: Table::Nodes, key: key(number("slot")), indexes: &[], expires: false },
-    Definition { table: Table::Jobs, key: key(text("job_id")), indexes: &[QUEUE, IDS, NAMES], expires: true },
+    Definition { table: Table::Jobs, key: key(text("job_id")), indexes: &[QUEUE, IDS, NAMES, DUE], expires: true },
     Definition { table: Table::Allocs, key: key(text("alloc_id")), indexes: &[LIVE], expires: true },
     Definition {
         table: Table::Handles,

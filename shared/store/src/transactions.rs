@@ -270,27 +270,28 @@ pub async fn drain_interrupted(
 /// The most jobs that are submitted or cancelled in one transaction: each cancellation also writes an event.
 pub const JOBS_TOGETHER: usize = MAX_TRANSACTION_ITEMS / 2;
 
-/// Cancels jobs for an operator and writes their events, at most [`JOBS_TOGETHER`]: all that have not ended, or none.
-/// Returns the jobs as written.
-pub async fn cancel_jobs(
+/// Changes jobs for an operator and writes their events, at most [`JOBS_TOGETHER`]: all that `after` changes, or none. `after` gives the
+/// job as it will be. Returns the jobs as written.
+pub async fn change_jobs(
     store: &Store,
     jobs: &[Job],
-    by: &str,
+    (action, reason): (ActionName, &str),
+    after: impl Fn(&Job) -> Option<Job>,
     keep: Retention,
     now: Time,
 ) -> Result<Vec<Job>, WriteError> {
-    let (mut writes, mut cancelled) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
+    let (mut writes, mut changed) = (Vec::with_capacity(jobs.len() * 2), Vec::with_capacity(jobs.len()));
     for job in jobs {
-        let Some(after) = job.cancel(keep.finished, now) else { continue };
-        let event = Event::of_change(&Subject::Job(job.summary.job_id), ActionName::Cancel, by, now, keep.events);
+        let Some(after) = after(job) else { continue };
+        let event = Event::of_change(&Subject::Job(job.summary.job_id), action, reason, now, keep.events);
         let (write, after) = change(Some(job), &after);
         writes.extend([write, Store::event_write(&event)]);
-        cancelled.push(after);
+        changed.push(after);
     }
     if !writes.is_empty() {
         store.transact(&writes).await?;
     }
-    Ok(cancelled)
+    Ok(changed)
 }
 
 /// Rejects a queued job that can never run. The caller writes the event.
@@ -299,9 +300,10 @@ pub async fn reject_job(store: &Store, job: &Job, reason: &str, keep: Retention,
     store.write(Some(job), &after, Vec::new()).await
 }
 
-/// Takes these jobs, which have ended, off the list of jobs that this job follows. The caller writes the event.
-pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>) -> Result<Job, WriteError> {
-    store.write(Some(job), &job.advance(ended).ok_or(WriteError::CONFLICT)?, Vec::new()).await
+/// Takes these jobs, which have ended, off the list of jobs that this job follows, and a time off that has come. The caller writes
+/// the event.
+pub async fn advance_job(store: &Store, job: &Job, ended: &BTreeSet<JobId>, now: Time) -> Result<Job, WriteError> {
+    store.write(Some(job), &job.advance(ended, now).ok_or(WriteError::CONFLICT)?, Vec::new()).await
 }
 
 /// Queues a job without live allocs again. A job that still has some, because its placing was cut short, becomes

@@ -201,6 +201,10 @@ faults! {
     ControllerWants = 0.0,
     /// a job that arrives follows jobs that arrived before (`--fault`)
     JobFollows = 0.0,
+    /// a job that arrives is put off to a time, gives up after one, or is of an array that stops after failures (`--fault`)
+    JobPutOff = 0.0,
+    /// an operator pauses a job, changes its priority, or lets it go on (`--fault`)
+    OperatorPauses = 0.0,
     /// a job that arrives is an array, of which only some jobs may be placed at once (`--fault`)
     ArrayArrives = 0.0,
     /// a job that arrives runs elements (`--fault`)

@@ -102,6 +102,8 @@ pub const SITUATIONS: &[&str] = &[
     "a demand set was written",
     "a job follows others",
     "a job no longer follows another",
+    "a job was paused",
+    "a job was put off",
     "an event was kept",
     "an instance was launched",
     "an instance was none of its batch",

@@ -105,7 +105,10 @@ async fn credentials_go_to_the_node_that_runs_the_job_and_to_nobody_else() {
     // After the order to stop and after the end, the node gets no credentials.
     let (job_id, node) = (first.job_id, own.node.clone());
     let stored = scene.world.look.job(job_id).await.unwrap().unwrap();
-    store::transactions::cancel_jobs(&scene.world.look, &[stored], "test", keep(), scene.world.now()).await.unwrap();
+    let now = scene.world.now();
+    let cancel = |job: &model::Job| job.cancel(keep().finished, now);
+    let event = (model::ActionName::Cancel, "test");
+    store::transactions::change_jobs(&scene.world.look, &[stored], event, cancel, keep(), now).await.unwrap();
     for what in ["told to stop", "has ended"] {
         let (status, said) = scene.ask(&scene.parties[0].0, &scene.parties[0].0.incarnation, &first_of(&scene)).await;
         assert!(status == 403 && said["error"] == "denied", "{what} on {node}: {status} {said}");

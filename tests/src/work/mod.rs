@@ -7,4 +7,5 @@ pub(crate) mod followers;
 pub(crate) mod handles;
 pub(crate) mod labels;
 pub(crate) mod output;
+pub(crate) mod put_off;
 pub(crate) mod story;

@@ -70,8 +70,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     while let Some((id, result)) = cancelled.next().await {
         match result {
             Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
-            Ok(Err(JobState::Cancelled)) => writeln!(context.out, "{id} was cancelled already")?,
-            Ok(Err(state)) => {
+            Ok(Err(job)) if job.summary.state == JobState::Cancelled => {
+                writeln!(context.out, "{id} was cancelled already")?;
+            }
+            Ok(Err(job)) => {
+                let state = job.summary.state;
                 // A job of a filter may have ended while the person read the list. That is no failure.
                 all &= by_filter;
                 writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;

@@ -4,3 +4,4 @@ pub(crate) mod cancel;
 pub(crate) mod demand;
 pub(crate) mod exec;
 pub(crate) mod handles;
+pub(crate) mod waiting;

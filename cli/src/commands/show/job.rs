@@ -15,7 +15,7 @@ use crate::view::{job_shape, retry_rules};
 use clap::Args;
 use model::events::Subject;
 use model::time::Time;
-use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, Signal, StoredOutput};
+use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, JobSummary, Signal, StoredOutput};
 use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
@@ -81,6 +81,9 @@ async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String
     if job.summary.state.is_ended() {
         return None;
     }
+    if let Some(why) = job.summary.own_wait(now) {
+        return Some(why.to_string());
+    }
     match cluster.next(now).await {
         Ok(next) => next.of_job(job.summary.job_id).map(str::to_owned),
         Err(_) if job.summary.state == JobState::Placed => None,
@@ -140,13 +143,21 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     for (n, rule) in retry_rules(job).into_iter().enumerate() {
         rows.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
     }
-    rows.field("next try", summary.retry_at(now).map(|at| format!("not before {}", moment(at, now))));
+    times(&mut rows, summary, now);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     rows.field("stop", Some(stop(failure_policy)));
     let with_copy = format!(", with a copy meanwhile ({})", failure_policy.reconcile);
     let replace = if failure_policy.replace { with_copy.as_str() } else { "" };
     rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
     rows
+}
+
+/// When a job that waits begins, and when it, or its array, gives up.
+fn times(rows: &mut Rows, job: &JobSummary, now: Time) {
+    let begins = job.begins_at(now).map(|at| format!("not before {}", moment(at, now)));
+    rows.field(if job.tries.cause.is_some() { "next try" } else { "begins" }, begins);
+    rows.field("gives up", job.gives_up_at().map(|at| moment(at, now)));
+    rows.field("stops after", job.max_failures.map(|max| show::several(max.get(), "failed element")));
 }
 
 fn stop(policy: &FailurePolicy) -> String {

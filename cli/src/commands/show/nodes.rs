@@ -4,7 +4,7 @@
 //! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
 use crate::changes::change_intent;
-use crate::commands::amounts::{Moment, moment as moment_of};
+use crate::commands::amounts::Moment;
 use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
@@ -55,7 +55,7 @@ pub struct DrainArgs {
     #[arg(value_name = "NODE", required = true)]
     slots: Vec<String>,
     /// Stop what still runs there in time, so that the node is empty by then: 30m, or a time. By default every job runs to its end
-    #[arg(long, value_name = "WHEN", value_parser = moment_of)]
+    #[arg(long, value_name = "WHEN")]
     by: Option<Moment>,
 }
 

@@ -4,7 +4,7 @@
 //! once. An unreadable line is named on standard error, and the other lines still get their answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use crate::commands::amounts::{Moment, moment};
+use crate::commands::amounts::Moment;
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
 use crate::console::show::{self, Rows, counted};
@@ -35,7 +35,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Plan as if it were then: a time such as 2026-11-21T10:00:00Z, a date, or after a length of time such as 2h
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    #[arg(long, value_name = "WHEN")]
     at: Option<Moment>,
     /// Print JSON
     #[arg(long)]
@@ -79,7 +79,7 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     let (cluster, now) = (context.cluster().await?, context.now());
     let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.map_or(now, |at| at.after(now)));
     let seen = match args.function {
-        Planner::PollAndScale => Observation::read(store, cloud, now).await?,
+        Planner::PollAndScale => Observation::read(store, cloud, now).await?.with_put_off(store).await?,
         Planner::CleanStaleRecords => Observation::read_for_cleaning(store, cloud, || now).await?,
         Planner::SweepDispatch => sweep_dispatch::observe(store, now).await?,
     };

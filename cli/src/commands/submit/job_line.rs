@@ -6,7 +6,7 @@
 
 use super::job_files::FileOptions;
 use super::{JobOptions, strict_json};
-use crate::commands::amounts::{gibibytes, mebibytes, seconds};
+use crate::commands::amounts::{Moment, gibibytes, mebibytes, seconds};
 use clap::Args;
 use model::{AfterEnd, JobSpec, Needs};
 use serde::Deserialize;
@@ -15,13 +15,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 /// Parses an amount with a unit.
-type ReadAmount = fn(&str) -> Result<u64, String>;
+type ReadAmount = fn(&str) -> Result<Value, String>;
 
-/// The ends of the fields that are amounts. Without its end, such a field may be a text with a unit.
-const AMOUNTS: [(&str, ReadAmount); 3] = [("_gib", gibibytes), ("_mib", mebibytes), ("_s", seconds)];
+/// The ends of the fields that are amounts or moments. Without its end, such a field may be a text, with a unit. The text of a moment
+/// stays: a length of time counts from the submission on.
+const AMOUNTS: [(&str, ReadAmount); 4] = [
+    ("_gib", |text| gibibytes(text).map(Value::from)),
+    ("_mib", |text| mebibytes(text).map(Value::from)),
+    ("_s", |text| seconds(text).map(Value::from)),
+    ("_at", |text| text.parse::<Moment>().map(|_| text.into())),
+];
 
 /// The fields that are no option of a job alone.
-const NO_OPTION: [&str; 3] = ["array_limit", "command", "pack"];
+const NO_OPTION: [&str; 4] = ["array_limit", "command", "max_failures", "pack"];
 /// Files as the option of this name has them. They become `inputs`.
 const IN: &str = "in";
 /// An option that is no field: a file of whoever submits.
@@ -29,7 +35,7 @@ const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
 const STATE: &str = "all_allocs allocs array_count array_index cause checkpoints containers copies done elements exit_code expires_at failed_count finished_at \
-    image_digest job_id lost_count queue rank reason state submitted_at tries version waits_because";
+    image_digest job_id lost_count paused queue rank reason state submitted_at tries version waits_because";
 
 /// The fields of a line, by their options.
 static FIELDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
@@ -134,7 +140,7 @@ fn field(name: String, value: Value) -> Result<(String, Value), String> {
         return Err(format!("{name:?} is not a field of a job: {all}"));
     };
     match value {
-        Value::String(text) => Ok((field, read(&text).map_err(|e| format!("{name}: {e}"))?.into())),
+        Value::String(text) => Ok((field, read(&text).map_err(|e| format!("{name}: {e}"))?)),
         value => Ok((field, value)),
     }
 }

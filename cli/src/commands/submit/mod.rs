@@ -18,7 +18,7 @@ pub(crate) mod strict_json;
 pub(crate) mod submission;
 
 use crate::changes::operate::accepting;
-use crate::commands::amounts::{gibibytes, mebibytes, seconds};
+use crate::commands::amounts::{Moment, gibibytes, mebibytes, seconds};
 use crate::commands::output::follow::{Follower, Verbosity, last_allocs};
 use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
@@ -27,6 +27,7 @@ use crate::view::find::Finder;
 use array_numbers::Numbers;
 use bulk::Written;
 use clap::{ArgAction, Args};
+use followed::AfterEach;
 use job_env::{Variable, environment, once, variable};
 use job_files::{FileOptions, FromJob, LocalFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
@@ -38,6 +39,7 @@ use model::rng::Rng;
 use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal};
 use serde::{Serialize, Serializer};
 use serde_json::json;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use submission::{GivenParts, Keyed, submit_once};
 
@@ -156,6 +158,12 @@ pub(in crate::commands) struct JobOptions {
     /// How often to run it again after its node was lost, if no rule decides; 0 for never
     #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
     retry_lost: u32,
+    /// Do not place it before this time: a time such as 2026-11-24T10:00:00Z, a date, or a length of time from now such as 2h
+    #[arg(long = "not-before", value_name = "TIME")]
+    not_before_at: Option<Moment>,
+    /// End it if it has not begun so long after its submission, wherever it waits; 0 for never
+    #[arg(long = "give-up-after", default_value = "0", value_name = "TIME", value_parser = seconds)]
+    give_up_after_s: u64,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
     /// ends otherwise, this one is rejected
     #[arg(long, value_name = "JOB")]
@@ -179,6 +187,12 @@ pub struct SubmitArgs {
     /// end, at most N of them are placed at the same time
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
+    /// When this many elements of the array have failed for good, those that have not begun are rejected
+    #[arg(long, value_name = "N", requires = "elements")]
+    max_failures: Option<NonZeroU32>,
+    /// Run each element only after the element of this array with the same number is complete: its id with [*], or its name
+    #[arg(long, value_name = "ARRAY", requires = "elements")]
+    after_each: Option<String>,
     /// Run this many elements of the array in one alloc, one after the other, and not each as a job of its own: for commands that
     /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element. A pack keeps no
     /// files (--out), and has no image
@@ -227,6 +241,7 @@ impl SubmitArgs {
         let mut like = spec.clone();
         like.array_count = u32::try_from(count).ok();
         like.array_limit = self.array.as_ref().and_then(|array| array.limit);
+        like.max_failures = self.max_failures;
         like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
         let packed = |elements: Ranges| {
             let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
@@ -278,15 +293,17 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     let now = context.now();
     // The last bits of the ids of an array are numbers. The id of one job ends with random bits: lists show these, and jobs are
     // spread by them.
-    let jobs = |spec: &JobSpec, first: JobId| -> Result<Vec<Job>, UsageError> {
-        let specs = args.specs(spec)?;
-        let is_alone = specs.len() == 1;
-        let id = |n: u32| if is_alone { first } else { Array::of(first).job(n) };
-        let jobs = specs.into_iter().map(|(n, spec)| Job::submit(id(n), spec, now));
-        jobs.collect::<Result<_, _>>().map_err(|e| UsageError(e.to_string()))
+    let jobs = |spec: &JobSpec, each: &AfterEach, first: JobId| -> Result<Vec<Job>, UsageError> {
+        let job = |(n, mut spec): (u32, JobSpec)| {
+            let id = if spec.array_count.is_some() { Array::of(first).job(n) } else { first };
+            each.add(n, &mut spec);
+            Job::submit(id, spec, now)
+        };
+        args.specs(spec)?.into_iter().map(job).collect::<Result<_, _>>().map_err(|e| UsageError(e.to_string()))
     };
+    let names = (args.after_each.as_deref(), args.stdin);
     let (cluster, Written { jobs, missing, unclear, error }) =
-        write(context, &args.job, &args.command, args.stdin, jobs).await?;
+        write(context, &args.job, &args.command, names, jobs).await?;
     if let Some(error) = error {
         print(context, args.json, &jobs)?;
         let all = jobs.len() + missing.len() + unclear.len();
@@ -296,14 +313,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
     submitted(context, &cluster, (args.wait, args.json), jobs).await
 }
 
-/// Stores the files of these options, then writes the jobs that `jobs` makes of them. It gets the id of the first one. With a key,
-/// what was written before is not written again.
+/// Stores the files of these options, then writes the jobs that `jobs` makes of them. It gets what each element follows, and the id of
+/// the first job. With a key, what was written before is not written again.
 pub(in crate::commands) async fn write(
     context: &mut Context<'_>,
     options: &JobOptions,
     command: &[String],
-    has_stdin: bool,
-    jobs: impl Fn(&JobSpec, JobId) -> Result<Vec<Job>, UsageError>,
+    (after_each, has_stdin): (Option<&str>, bool),
+    jobs: impl Fn(&JobSpec, &AfterEach, JobId) -> Result<Vec<Job>, UsageError>,
 ) -> anyhow::Result<(Cluster, Written)> {
     let mut spec = options.fields(command)?;
     let mut files = LocalFiles::default();
@@ -314,9 +331,12 @@ pub(in crate::commands) async fn write(
     let now = context.now();
     let fresh = JobId::new(Rng::real().ulid(now));
     // A mistake in the options is an error before anything is read.
-    let elements = jobs(&spec, fresh)?.into_iter().map(|job| (job.work.pack, job.env.get(INDEX_VARIABLE).cloned()));
-    let names =
-        json!({"after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": elements.collect::<Vec<_>>()});
+    let (checked, mut each) = (jobs(&spec, &AfterEach::default(), fresh)?, AfterEach::default());
+    let elements = checked.iter().map(|job| (&job.work.pack, job.env.get(INDEX_VARIABLE)));
+    let names = json!({
+        "after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": elements.collect::<Vec<_>>(),
+        "after_each": after_each,
+    });
     let key = options.key.as_deref().map(|key| Ok(Keyed::new(key, GivenParts::of(&spec, &names)?)));
     let key = key.transpose().map_err(|e: anyhow::Error| e)?;
     let cluster = context.cluster().await?;
@@ -329,11 +349,14 @@ pub(in crate::commands) async fn write(
     }
     if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
         name_jobs(&cluster, options, &from_jobs, &mut spec).await?;
+        if let Some(array) = after_each {
+            each = AfterEach::of(&cluster, array, &checked).await?;
+        }
         accepting(&cluster, [&spec]).await?;
         warn_of_forgotten(context, &spec)?;
         files.store(context, &cluster).await?;
     }
-    let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, |first| jobs(&spec, first)).await?;
+    let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, |first| jobs(&spec, &each, first)).await?;
     Ok((cluster, written))
 }
 

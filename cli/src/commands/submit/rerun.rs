@@ -1,7 +1,8 @@
 //! `rerun`: jobs once more, as they were, but for what the options change.
 //!
-//! Guarantees: the new jobs are a submission of their own, which a key makes only once. Elements of an array keep their numbers.
-//! Does not: change the jobs that ran before, or run again what followed them.
+//! Guarantees: the new jobs are a submission of their own, which a key makes only once. Elements of an array keep their numbers. The
+//! jobs that were rejected because one of these did not complete come along, and follow the new ones.
+//! Does not: change the jobs that ran before.
 
 use super::submission::{GivenParts, Keyed, submit_once};
 use super::{JobOptions, job_env::environment};
@@ -13,9 +14,11 @@ use clap::{ArgMatches, Args, FromArgMatches};
 use model::array::Array;
 use model::ids::JobId;
 use model::rng::Rng;
-use model::{Job, JobSpec, JobState, Work};
+use model::time::Time;
+use model::{AfterEnd, Job, JobSpec, JobState, JobSummary, Source, Work};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use store::{End, Store};
 
 /// `rerun`
 #[derive(Args, Clone, Debug)]
@@ -37,10 +40,12 @@ pub struct RerunArgs {
 
 /// The options of a job that are given.
 #[derive(Clone, Debug)]
-struct OptionChanges {
+pub(in crate::commands) struct OptionChanges {
     options: JobOptions,
+    /// The names of all of them.
+    pub(in crate::commands) given: Vec<String>,
     /// Those that are fields.
-    fields: Map<String, Value>,
+    pub(in crate::commands) fields: Map<String, Value>,
 }
 
 /// Options that name files or jobs: a job that runs again has the same.
@@ -51,14 +56,17 @@ impl FromArgMatches for OptionChanges {
         let options = JobOptions::from_arg_matches(matches)?;
         let refused = |what: String| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("{what}\n"));
         let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let given: Vec<&str> = matches.ids().map(clap::Id::as_str).filter(|id| is_given(id)).collect();
-        if let Some(kept) = KEPT.iter().find(|id| given.contains(id)) {
+        let known = JobOptions::augment_args(clap::Command::new("job"));
+        let known = known.get_arguments().map(|arg| arg.get_id().to_string());
+        let given: Vec<String> = known.filter(|id| matches.ids().any(|given| given == id) && is_given(id)).collect();
+        let has = |id: &str| given.iter().any(|given| given == id);
+        if let Some(kept) = KEPT.into_iter().find(|id| has(id)) {
             return Err(refused(format!("a job that runs again has the same {kept}: submit another job to change it")));
         }
         let fields = serde_json::to_value(&options).and_then(serde_json::from_value::<Map<String, Value>>);
         let mut fields = fields.map_err(|e| refused(e.to_string()))?;
-        fields.retain(|field, _| given.contains(&field.as_str()) && field != "key");
-        Ok(Self { options, fields })
+        fields.retain(|field, _| has(field) && field != "key");
+        Ok(Self { options, given, fields })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -79,7 +87,7 @@ impl Args for OptionChanges {
 
 impl OptionChanges {
     /// The job as it was, with these changes.
-    fn spec(&self, job: &Job, env: &BTreeMap<String, String>) -> anyhow::Result<JobSpec> {
+    pub(in crate::commands) fn spec(&self, job: &Job, env: &BTreeMap<String, String>) -> anyhow::Result<JobSpec> {
         let mut fields: Map<String, Value> = serde_json::from_value(show::flat(json!(job)))?;
         fields.extend(self.fields.clone());
         let mut spec: JobSpec = serde_json::from_value(Value::Object(fields))?;
@@ -93,23 +101,12 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     let (cluster, now, options) = (context.cluster().await?, context.now(), &args.changes.options);
     let meant = Finder::new(&cluster).meant(&args.job).await?;
     let mut jobs = cluster.store.jobs_of(meant.ids).await?.all()?;
-    let is_bad = |state| matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled);
     jobs.retain(|job| !args.failed || is_bad(job.summary.state));
     jobs.sort_by_key(|job| job.summary.job_id);
     if jobs.is_empty() {
         return Err(UsageError(format!("no stored job of {} is like that", show::one_line(&args.job))).into());
     }
     let env = environment(&options.env, &options.env_file)?;
-    let specs = jobs.iter().map(|job| Ok((Array::number(job.summary.job_id), args.changes.spec(job, &env)?)));
-    let specs: Vec<(u32, JobSpec)> = specs.collect::<anyhow::Result<_>>()?;
-    let id = |first: JobId, n: u32, spec: &JobSpec| match spec.array_count {
-        Some(_) => Array::of(first).job(n),
-        None => first,
-    };
-    let new = |first: JobId| {
-        let jobs = specs.iter().map(|(n, spec)| Job::submit(id(first, *n, spec), spec.clone(), now));
-        jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))
-    };
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let given =
         GivenParts::of(&JobSpec::default(), &json!({"rerun": ids, "changes": args.changes.fields, "env": env}))?;
@@ -118,8 +115,29 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
         Some(key) => key.earlier(&cluster.store).await?,
         None => None,
     };
+    // The same submission has the same followers, also if it is repeated after more of them were rejected.
+    let until = earlier.as_ref().map_or(now, |earlier| earlier.first.made_at());
+    let followers = followers(&cluster.store, &jobs, until).await?;
+    if !followers.is_empty() {
+        let count = show::several(followers.len(), "job");
+        writeln!(context.err, "{count} that followed and were rejected therefore: submitted too, after the new jobs")?;
+    }
+    let specs = jobs.iter().map(|job| args.changes.spec(job, &env));
+    let mut specs: Vec<JobSpec> = specs.collect::<anyhow::Result<_>>()?;
+    for job in &followers {
+        let same = OptionChanges { fields: Map::new(), ..args.changes.clone() };
+        specs.push(JobSpec { after: job.summary.after.clone(), ..same.spec(job, &BTreeMap::new())? });
+    }
+    let new = |first: JobId| {
+        let ids = new_ids(first, &jobs, &followers);
+        let jobs = specs.iter().zip(jobs.iter().chain(&followers)).map(|(spec, before)| {
+            let id = ids.get(&before.summary.job_id).copied().unwrap_or(first);
+            Job::submit(id, following(spec.clone(), &ids), now)
+        });
+        jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))
+    };
     if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
-        accepting(&cluster, specs.iter().map(|(_, spec)| spec)).await?;
+        accepting(&cluster, &specs).await?;
     }
     let fresh = JobId::new(Rng::real().ulid(now));
     let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, new).await?;
@@ -130,4 +148,72 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
             Err(anyhow::Error::new(error).context("not all jobs were submitted: run it again with a --key"))
         }
     }
+}
+
+/// The jobs that were rejected until then because one of these jobs did not complete, and what followed them in turn: each after those
+/// that it follows. A job that another one would reject again is not among them.
+async fn followers(store: &Store, jobs: &[Job], until: Time) -> anyhow::Result<Vec<Job>> {
+    let Some(since) = jobs.iter().filter_map(|job| job.finished_at).min() else { return Ok(Vec::new()) };
+    let ended = store.ended(&[End::Failed], since, usize::MAX).await?;
+    let rejected = ended.into_iter().filter(|ended| ended.at <= until && ended.job.state == JobState::Rejected);
+    let mut left: Vec<JobSummary> =
+        rejected.map(|ended| ended.job).filter(JobSummary::was_rejected_as_follower).collect();
+    left.sort_by_key(|job| job.job_id);
+    let mut known: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
+    let others = left.iter().flat_map(|job| job.after.keys().copied()).filter(|id| !known.contains(id));
+    let others = store.jobs_of(others.collect::<BTreeSet<_>>()).await?.rows;
+    let state: BTreeMap<JobId, JobState> = others.iter().map(|job| (job.summary.job_id, job.summary.state)).collect();
+    let mut order = Vec::new();
+    loop {
+        let comes = |job: &JobSummary| {
+            let must_complete = || job.after.iter().filter(|(_, end)| **end == AfterEnd::Success).map(|(id, _)| id);
+            let may = |id| known.contains(id) || state.get(id).is_some_and(|state| !is_bad(*state));
+            must_complete().any(|id| known.contains(id)) && must_complete().all(may)
+        };
+        let (next, rest): (Vec<JobSummary>, Vec<JobSummary>) = left.into_iter().partition(comes);
+        if next.is_empty() {
+            break;
+        }
+        known.extend(next.iter().map(|job| job.job_id));
+        order.extend(next.iter().map(|job| job.job_id));
+        left = rest;
+    }
+    let rows = store.jobs_of(order.iter().copied()).await?.all()?;
+    let mut rows: BTreeMap<JobId, Job> = rows.into_iter().map(|job| (job.summary.job_id, job)).collect();
+    Ok(order.iter().filter_map(|id| rows.remove(id)).collect())
+}
+
+/// The ids of the new jobs by those of the jobs that they are like. An element of an array keeps its number; each array of followers,
+/// and each other follower, has the next ids.
+fn new_ids(first: JobId, jobs: &[Job], followers: &[Job]) -> BTreeMap<JobId, JobId> {
+    let own = jobs.iter().map(|job| {
+        let id = job.summary.job_id;
+        let is_element = job.summary.array_count.is_some();
+        (id, if is_element { Array::of(first).job(Array::number(id)) } else { first })
+    });
+    let arrays: BTreeSet<Array> = followers.iter().map(|job| Array::of(job.summary.job_id)).collect();
+    let places: BTreeMap<Array, u32> = arrays.into_iter().zip(1..).collect();
+    let others = followers.iter().map(|job| job.summary.job_id);
+    let others = others.filter_map(|id| {
+        let array = Array::of(first).behind(*places.get(&Array::of(id))?);
+        Some((id, array.job(Array::number(id))))
+    });
+    own.chain(others).collect()
+}
+
+/// The job with the new jobs in place of those that it followed, and of whose outputs it gets.
+fn following(mut spec: JobSpec, ids: &BTreeMap<JobId, JobId>) -> JobSpec {
+    let new = |id: JobId| ids.get(&id).copied().unwrap_or(id);
+    spec.after = spec.after.into_iter().map(|(id, end)| (new(id), end)).collect();
+    for source in spec.work.inputs.values_mut() {
+        if let Source::Output { job_id, .. } = source {
+            *job_id = new(*job_id);
+        }
+    }
+    spec
+}
+
+/// Whether a job ended so that what follows its success never runs.
+const fn is_bad(state: JobState) -> bool {
+    matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled)
 }

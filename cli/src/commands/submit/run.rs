@@ -5,6 +5,7 @@
 //! the job goes. A missing part of the output is an error.
 //! Does not: stream the output of a job of several members. It is printed member by member when the job has ended.
 
+use super::followed::AfterEach;
 use super::input;
 use crate::changes::cancel;
 use crate::changes::operate::retention;
@@ -106,10 +107,10 @@ pub(in crate::commands) async fn run_with(
     mut heard: UnboundedReceiver<Heard>,
 ) -> anyhow::Result<Exit> {
     let now = context.now();
-    let job = |spec: &JobSpec, id: JobId| {
+    let job = |spec: &JobSpec, _: &AfterEach, id: JobId| {
         Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| UsageError(e.to_string()))
     };
-    let (cluster, written) = submit::write(context, &args.job, &args.command, args.stdin, job).await?;
+    let (cluster, written) = submit::write(context, &args.job, &args.command, (None, args.stdin), job).await?;
     if let Some(error) = written.error {
         return Err(error.into());
     }

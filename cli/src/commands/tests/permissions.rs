@@ -35,6 +35,9 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Run(_)
         | Command::Fetch(_)
         | Command::Cancel(_)
+        | Command::Pause(_)
+        | Command::Continue(_)
+        | Command::Change(_)
         | Command::Exec(_)
         | Command::Shell(_) => Some("submitter"),
         Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
@@ -192,6 +195,9 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["submit", "--in", &input, "--", "true"],
         &["fetch", &ended, ".", &fetched],
         &["cancel", "--name", "none", "--yes"],
+        &["pause", &queued],
+        &["continue", &queued],
+        &["change", &queued, "--priority", "9"],
         &["cancel", &queued],
         &["policy", "set", &policy],
         &["sizes"],

@@ -8,8 +8,8 @@ const STATES = [["", "all"], ["placing,placed,regrouping", "running"], ["failed,
   ["complete", "complete"], ["cancelled", "cancelled"]];
 
 export const columns = [
-  ["Job", j => [el("div", { class: "name" }, jobLink(j.job_id, j.name ?? j.command ?? j.job_id)), id(j.job_id)], "wide"],
-  ["State", j => chip(j.state)],
+  ["Job", j => [el("div", { class: "name" }, jobLink(j.job_id, `${j.name ?? j.command ?? j.job_id}${j.array_states ? "[*]" : ""}`)), id(j.job_id)], "wide"],
+  ["State", j => j.array_states ? Object.entries(j.array_states).map(([state, n]) => el("div", null, chip(state), ` ${n.toLocaleString("en")}`)) : chip(j.state)],
   ["Needs", j => needs(j)],
   ["Priority", j => j.priority, "n"],
   ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],

@@ -104,7 +104,7 @@ impl Acting<'_> {
                 transactions::reject_job(self.run.store, &self.job(*job_id).await?, reason, self.keep, now).await?;
             }
             Action::Advance { job_id, ended } => {
-                transactions::advance_job(self.run.store, &self.job(*job_id).await?, ended).await?;
+                transactions::advance_job(self.run.store, &self.job(*job_id).await?, ended, now).await?;
             }
             Action::Requeue(job_id) => {
                 transactions::requeue_job(self.run.store, &self.job(*job_id).await?, reason).await?;

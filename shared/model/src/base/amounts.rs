@@ -1,10 +1,84 @@
-//! Amounts as people write them: `1h30m`, `1.5G`.
+//! Amounts and moments as people write them: `1h30m`, `1.5G`, `2026-11-24T10:00:00Z`.
 //!
 //! Guarantees: an amount is rounded up, so that a job never gets less than it asks for; an amount that is too large or
 //! not understood is refused, and the refusal says what is allowed.
 //! Does not: know what is measured.
 //!
 //! Why not jiff: it reads no sizes, no plain number and no fraction of a day, and a size and a time have one parser here.
+
+use crate::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// A moment: an RFC 3339 time, a date (its beginning in UTC), or a length of time away from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "GivenMoment", into = "GivenMoment")]
+pub enum Moment {
+    At(Time),
+    Away(Span),
+}
+
+impl Moment {
+    /// The moment; a length of time counts back from now.
+    pub fn before(self, now: Time) -> Time {
+        match self {
+            Self::At(at) => at,
+            Self::Away(span) => now - span,
+        }
+    }
+
+    /// The moment; a length of time counts from now on.
+    pub fn after(self, now: Time) -> Time {
+        match self {
+            Self::At(at) => at,
+            Self::Away(span) => now + span,
+        }
+    }
+}
+
+/// A moment in JSON: milliseconds since the epoch, or a text.
+#[derive(Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a number of milliseconds, a time such as \"2026-11-24T10:00:00Z\", or a length of time such as \"2h\""
+)]
+enum GivenMoment {
+    At(Time),
+    Text(String),
+}
+
+impl TryFrom<GivenMoment> for Moment {
+    type Error = String;
+    fn try_from(given: GivenMoment) -> Result<Self, String> {
+        match given {
+            GivenMoment::At(at) => Ok(Self::At(at)),
+            GivenMoment::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Moment> for GivenMoment {
+    fn from(moment: Moment) -> Self {
+        match moment {
+            Moment::At(at) => Self::At(at),
+            Moment::Away(span) => Self::Text(format!("{}s", span.as_ms() / 1000)),
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+    /// Parses `2h`, `2026-11-24`, `2026-11-24T10:00:00Z`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(s) = seconds(text) {
+            return Ok(Self::Away(Span::from_s(i64::try_from(s).unwrap_or(i64::MAX))));
+        }
+        let at = text.parse::<Time>().or_else(|_| format!("{text}T00:00:00Z").parse());
+        at.map(Self::At).map_err(|_| {
+            "it must be a length of time such as 30m or 2d, a date, or a time such as 2026-11-24T10:00:00Z".into()
+        })
+    }
+}
 
 /// A unit and its worth, in the smallest unit.
 type Unit = (&'static str, u64);
@@ -121,6 +195,23 @@ mod tests {
         );
         for bad in ["", "h", "1h30", "1h 30m", "-1h", "1x", "1h-2m", "é", "1é", "18446744073709551615w", "."] {
             assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_a_time_or_a_distance() {
+        let now = Time::from_ms(1_800_000_000_000);
+        let moment = |text: &str| text.parse::<Moment>().unwrap();
+        assert_eq!(moment("30m").before(now), now - Span::from_s(1800));
+        assert_eq!(moment("30m").after(now), now + Span::from_s(1800));
+        assert_eq!(moment("2026-11-24T10:00:00Z").after(now).to_string(), "2026-11-24T10:00:00.000Z");
+        assert_eq!(moment("2026-11-24").before(now).to_string(), "2026-11-24T00:00:00.000Z");
+        for bad in ["", "yesterday", "2026-13-01", "24.11.2026"] {
+            assert!(bad.parse::<Moment>().is_err(), "{bad}");
+        }
+        for (json, again) in [("\"2h\"", "\"7200s\""), ("5", "5"), ("\"1970-01-01T00:00:01Z\"", "1000")] {
+            let moment: Moment = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&moment).unwrap(), again);
         }
     }
 }

@@ -343,7 +343,7 @@ string_enums! {
         Reject = "reject",
         /// A job without allocs is queued again.
         Requeue = "requeue",
-        /// Jobs that a job follows have ended as they must: it no longer waits for them.
+        /// Jobs that a job follows have ended as they must, or a time has come: it no longer waits for them.
         Advance = "advance",
         /// A run counts that it saw a node idle, or resets the count because the node is needed.
         SetIdle = "set_idle",
@@ -381,6 +381,11 @@ string_enums! {
         /// The end of an alloc changed the state of its job.
         EndJob = "end_job",
         Cancel = "cancel",
+        /// An operator pauses a job, or lets it go on.
+        Pause = "pause",
+        Continue = "continue",
+        /// An operator changes a job that waits.
+        Change = "change",
         /// An operator runs a command inside of an alloc.
         EnterAlloc = "enter_alloc",
         Hold = "hold",

@@ -46,6 +46,11 @@ impl Array {
         u32::from_be_bytes([0, a, b, c])
     }
 
+    /// The array whose ids come so many arrays later.
+    pub const fn behind(self, arrays: u32) -> Self {
+        Self(self.0.saturating_add(arrays as u128))
+    }
+
     /// The id of job number `n`, which is below [`MAX_ARRAY`]; a higher number counts from 0 again.
     pub fn job(self, n: u32) -> JobId {
         let id = (self.0 << NUMBER_BITS) | u128::from(n % MAX_ARRAY);

@@ -3,6 +3,7 @@
 //! Guarantees: the refusal of a wrong submission lists every mistake at once, each with what is allowed.
 //! Does not: know how a job changes after that; `job` does.
 
+use crate::amounts::Moment;
 use crate::array::ArrayLimit;
 use crate::enums::AfterEnd;
 use crate::failure_policy::FailurePolicy;
@@ -10,9 +11,11 @@ use crate::ids::JobId;
 use crate::mistakes::{BadJob, Mistakes, shown};
 use crate::names::{NAME_FORM, is_job_name};
 use crate::needs::Needs;
+use crate::time::Time;
 use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// The most jobs that one job may follow. Each takes about 40 bytes of the row and of the queue's index.
 pub const MAX_AFTER: usize = 100;
@@ -35,8 +38,15 @@ pub struct JobSpec {
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
     pub array_limit: Option<ArrayLimit>,
+    /// With how many failed elements its array begins no other one.
+    pub max_failures: Option<NonZeroU32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
+    /// It is not placed before.
+    pub not_before_at: Option<Moment>,
+    /// It ends if it has not begun so long after its submission; 0 for never.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub give_up_after_s: u64,
     #[serde(flatten)]
     pub needs: Needs,
     #[serde(flatten)]
@@ -54,7 +64,10 @@ impl Default for JobSpec {
             priority: DEFAULT_PRIORITY,
             array_count: None,
             array_limit: None,
+            max_failures: None,
             after: BTreeMap::new(),
+            not_before_at: None,
+            give_up_after_s: 0,
             needs: Needs::DEFAULT,
             work: Work::default(),
             env: Environment::new(),
@@ -70,7 +83,8 @@ impl JobSpec {
         Self { work: Work { command, ..Work::default() }, ..Self::default() }
     }
 
-    pub(crate) fn check(&self) -> Result<(), BadJob> {
+    /// Refuses a wrong job that is submitted now.
+    pub(crate) fn check(&self, now: Time) -> Result<(), BadJob> {
         let mut mistakes = Mistakes::default();
         for (option, name) in [("--name", &self.name), ("--key", &self.key)] {
             let is_good = name.as_deref().is_none_or(is_job_name);
@@ -83,8 +97,15 @@ impl JobSpec {
         mistakes
             .require(priority <= MAX_PRIORITY, || format!("--priority must be 0 to {MAX_PRIORITY}, it is {priority}"));
         let policy = &self.failure_policy;
-        let longest = self.work.timeout_s.max(policy.kill_timeout_s).max(policy.lost_after_s).max(policy.stop_notice_s);
-        mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs must be at most a year".into());
+        let times = [policy.kill_timeout_s, policy.lost_after_s, policy.stop_notice_s, self.give_up_after_s];
+        let longest = times.into_iter().fold(self.work.timeout_s, u64::max);
+        mistakes.require(longest <= MAX_TIMEOUT_S, || "time-outs and --give-up-after must be at most a year".into());
+        let wait_s = self.not_before_at.map_or(0, |at| at.after(now).since(now).as_ms().div_euclid(1000));
+        mistakes.require(wait_s <= MAX_TIMEOUT_S.cast_signed(), || "--not-before must be within a year".into());
+        let begins = self.give_up_after_s == 0 || wait_s < self.give_up_after_s.cast_signed();
+        mistakes.require(begins, || {
+            "--not-before is after the end of --give-up-after, so it could never run: give an earlier time or a longer one".into()
+        });
         let follows = self.after.len();
         mistakes.require(follows <= MAX_AFTER, || {
             format!(
@@ -119,7 +140,7 @@ mod tests {
                 work: Work { command: vec!["true".into()], image: Some(bad.into()), ..Work::default() },
                 ..JobSpec::default()
             };
-            let BadJob(mistakes) = spec.check().unwrap_err();
+            let BadJob(mistakes) = spec.check(Time::from_ms(0)).unwrap_err();
             assert!(mistakes.len() == 1 && mistakes[0].contains("not an image reference"), "{mistakes:?}");
         }
         assert!(!is_image_reference(&"x".repeat(256)));
@@ -132,7 +153,7 @@ mod tests {
             let machine = MachineNeed { instance_type, ..MachineNeed::ANY };
             let needs = Needs { machine, ..Needs::default() };
             let spec = JobSpec { name, needs, ..JobSpec::running(["true"]) };
-            spec.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
+            spec.check(Time::from_ms(0)).map_err(|BadJob(mistakes)| mistakes.join("; "))
         };
         assert_eq!(of("nightly run", "m7a.large"), Ok(()));
         let error = of("a\u{1b}[2Jb", "m7a large\n").unwrap_err();
@@ -148,10 +169,10 @@ mod tests {
             work: Work { command: vec!["true".into()], image: image.map(str::to_owned), ..Work::default() },
             ..JobSpec::default()
         };
-        let BadJob(mistakes) = spec("LD_PRELOAD", Some("alpine")).check().unwrap_err();
+        let BadJob(mistakes) = spec("LD_PRELOAD", Some("alpine")).check(Time::from_ms(0)).unwrap_err();
         assert!(mistakes.len() == 1 && mistakes[0].starts_with("the variable LD_PRELOAD cannot reach"), "{mistakes:?}");
         for (name, image) in [("SSH_PRIVATE_KEY", Some("alpine")), ("LD_PRELOAD", None)] {
-            spec(name, image).check().unwrap();
+            spec(name, image).check(Time::from_ms(0)).unwrap();
         }
     }
 
@@ -160,7 +181,7 @@ mod tests {
         let of = |keep: Option<&str>, keep_every_s: u64| {
             let spec = JobSpec::running(["true"]);
             let work = Work { keep: keep.map(str::to_owned), keep_every_s, ..spec.work };
-            JobSpec { work, ..spec }.check().map_err(|BadJob(mistakes)| mistakes.join("; "))
+            JobSpec { work, ..spec }.check(Time::from_ms(0)).map_err(|BadJob(mistakes)| mistakes.join("; "))
         };
         for (keep, every) in [(None, 0), (Some("ckpt"), 0), (Some("a/b"), 10)] {
             assert_eq!(of(keep, every), Ok(()));

@@ -41,7 +41,10 @@ pub struct Tries {
     /// How often the job was moved at no cost.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub moves: u32,
-    /// The job is not placed before this time.
+    /// Whether its command has run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begun: bool,
+    /// The job is not placed before this time. When it has come, a run takes it off.
     pub not_before_at: Option<Time>,
     /// The last nodes on which the job was lost, or failed by a rule with `elsewhere`; the newest last. Another node is preferred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

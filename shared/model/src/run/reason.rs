@@ -272,6 +272,16 @@ reasons! {
     /// As many jobs of an array are placed as its limit allows.
     ArrayLimit "array_limit" { limit: u32 } = "its array may have {limit} jobs placed at once, and they are: it waits for the end of one";
 
+    /// As many elements have failed as the array allows.
+    ArrayFailures "array_failures" { failed: u64, max: u32 } = "{failed} elements of its array have failed, and --max-failures {max} begins no other one then";
+
+    // Jobs that are put off
+
+    Paused "paused" {} = "it is paused: `nodekeeper continue` lets it go on";
+    NotBefore "not_before" { at: Time } = "it begins at {at} at the earliest (--not-before)";
+    TimeCame "time_came" {} = "its time has come";
+    GaveUp "gave_up" { after: Span } = "it had not begun {after} after its submission (--give-up-after)";
+
     // Retries
 
     /// A job that failed or was lost waits before its next try.

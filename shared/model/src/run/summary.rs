@@ -5,16 +5,19 @@
 
 use crate::alloc_ids::AllocIds;
 use crate::array::{Array, ArrayLimit};
+use crate::end_cause::EndCause;
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
 use crate::failure_policy::FailurePolicy;
 use crate::ids::{AllocId, JobId, NodeId, Slot};
 use crate::needs::Needs;
 use crate::node::Version;
+use crate::reason::Reason;
 use crate::spec::{DEFAULT_PRIORITY, MAX_PRIORITY};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::tries::Tries;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 const fn default_priority() -> u32 {
     DEFAULT_PRIORITY
@@ -39,9 +42,17 @@ pub struct JobSummary {
     pub array_count: Option<u32>,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     pub array_limit: Option<ArrayLimit>,
+    /// With how many failed elements its array begins no other one.
+    pub max_failures: Option<NonZeroU32>,
     /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
+    /// Whether an operator has paused it: it is not placed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// It ends if it has not begun so long after its submission; 0 for never.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub give_up_after_s: u64,
     /// How the tries to run the job so far ended.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub tries: Tries,
@@ -54,9 +65,42 @@ pub struct JobSummary {
 }
 
 impl JobSummary {
-    /// When the next try of a queued job may begin, if that is after `now`.
-    pub fn retry_at(&self, now: Time) -> Option<Time> {
+    /// When the first or the next try of a queued job may begin, if that is after `now`.
+    pub fn begins_at(&self, now: Time) -> Option<Time> {
         self.tries.not_before_at.filter(|at| self.state == JobState::Queued && *at > now)
+    }
+
+    /// Why a queued job may not be placed now, whatever else there is; `None` if it may.
+    pub fn own_wait(&self, now: Time) -> Option<Reason> {
+        if self.state == JobState::Queued && self.paused {
+            return Some(Reason::Paused {});
+        }
+        self.begins_at(now).map(|at| match &self.tries.cause {
+            None => Reason::NotBefore { at },
+            Some(cause) => Reason::RetryWaits { why: cause.to_string(), left: at.since(now) },
+        })
+    }
+
+    /// When a job that has not begun ends.
+    pub fn gives_up_at(&self) -> Option<Time> {
+        let waits = self.state == JobState::Queued && self.give_up_after_s > 0 && !self.tries.begun;
+        waits.then(|| self.submitted_at + Span::from_s(self.give_up_after_s.cast_signed()))
+    }
+
+    /// Whether it is no part of the queue that runs read: it is paused, or it is not placed before a time.
+    pub fn is_put_off(&self) -> bool {
+        self.state == JobState::Queued && !self.follows() && (self.paused || self.tries.not_before_at.is_some())
+    }
+
+    /// Whether it waits for something else than room: for other jobs, for a time, or for an operator.
+    pub fn is_ineligible(&self) -> bool {
+        self.follows() || self.is_put_off()
+    }
+
+    /// When a run must look at it, wherever it waits.
+    pub fn due_at(&self) -> Option<Time> {
+        let begins_at = self.tries.not_before_at.filter(|_| self.is_put_off() && !self.paused);
+        begins_at.into_iter().chain(self.gives_up_at()).min()
     }
 
     /// Its number in its array, or the first number of a pack; `None`: it is of no array.
@@ -67,6 +111,12 @@ impl JobSummary {
     /// Whether the job waits for the end of other jobs.
     pub fn follows(&self) -> bool {
         self.state == JobState::Queued && !self.after.is_empty()
+    }
+
+    /// Whether it was rejected because a job that it follows did not complete.
+    pub fn was_rejected_as_follower(&self) -> bool {
+        let Some(EndCause::Rejected { why }) = &self.tries.cause else { return false };
+        self.after.keys().any(|id| why.contains(&id.to_string()))
     }
 
     /// The sort key of the `queue` index: higher priority first, then earlier submission.

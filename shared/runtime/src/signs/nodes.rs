@@ -160,8 +160,11 @@ pub(super) fn booting(facts: &Facts<'_>) -> Vec<Raised> {
 }
 
 pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
-    let jobs =
-        facts.jobs.iter().filter(|job| job.state == JobState::Queued && !job.follows()).map(|job| job.submitted_at);
+    let jobs = facts
+        .jobs
+        .iter()
+        .filter(|job| job.state == JobState::Queued && !job.is_ineligible())
+        .map(|job| job.submitted_at);
     let nodes = facts.nodes.iter().filter_map(boots_since).map(|(since, _)| since);
     let waited = jobs.chain(nodes).min().map(|since| facts.now.since(since)).filter(|waited| *waited >= READY);
     let (Next::Planned(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };

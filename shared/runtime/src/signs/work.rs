@@ -135,7 +135,7 @@ pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
     let held = explained.by_job();
     let waits = facts.jobs.iter().filter(|job| {
         job.state == JobState::Queued
-            && !job.follows()
+            && !job.is_ineligible()
             && facts.now.since(job.submitted_at) >= PLACED
             && !held.contains_key(&job.job_id)
     });

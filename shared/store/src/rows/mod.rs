@@ -21,6 +21,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
 use json::{attribute, plain, to_json};
 use model::announced::AnnouncedRow;
+use model::array::Array;
 use model::control::{CatalogueRow, ControlKey, Entry, EntryRow, PolicyRow, RunRow};
 use model::events::Once;
 use model::ids::{AllocId, JobId, NodeId, Slot};
@@ -167,14 +168,20 @@ impl Record for Job {
         job_key(self.summary.job_id)
     }
     versioned!(summary.version);
-    const INDEXED: &'static [&'static str] = &["named", "queue", "rank", "tail"];
+    const INDEXED: &'static [&'static str] = &["due", "due_at", "named", "queue", "rank", "tail"];
     fn index(&self, item: &mut Item) {
         item.extend(job_event::end(self).map(|end| (job_event::END.to_owned(), end)));
         let id = self.summary.job_id;
         item.insert("tail".into(), s(tail(id)));
         item.extend(self.summary.name.as_ref().map(|name| ("named".to_owned(), s(named(name, id)))));
+        let failed = self.summary.max_failures.map_or(0, |_| self.failed_elements());
+        let due = self.summary.due_at().map(|at| (s("due"), n(at.as_ms())));
+        if let Some((due, due_at)) = due.or((failed > 0).then(|| (s(failures_of(Array::of(id))), n(failed)))) {
+            item.extend([("due".to_owned(), due), ("due_at".to_owned(), due_at)]);
+        }
         let (queue, rank) = match (self.summary.state, self.finished_at) {
             (JobState::Queued, _) if self.summary.follows() => (FOLLOWING, self.summary.rank()),
+            (JobState::Queued, _) if self.summary.is_put_off() => (PUT_OFF, self.summary.rank()),
             (JobState::Queued, _) => (queued(id), self.summary.rank()),
             (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.summary.rank()),
             (state, Some(at)) => match End::of(state) {
@@ -220,6 +227,15 @@ pub(crate) const QUEUED: [&str; 9] =
 /// The value of `queue` that a job has while it follows others. A run reads these jobs separately, so that they take no
 /// room in its part of the queue.
 pub(crate) const FOLLOWING: &str = "held";
+
+/// The value of `queue` that a job has while it is put off: paused, or not placed before a time. No run reads these jobs before
+/// they are due.
+pub(crate) const PUT_OFF: &str = "put_off";
+
+/// The value of `due` that the failed jobs of this array have, if it has a limit of failures.
+pub(crate) fn failures_of(array: Array) -> String {
+    format!("failed#{}", array.job(0))
+}
 
 /// The value of `queue` for a waiting job. It follows from the id, so every version of the row has the same one.
 fn queued(id: JobId) -> &'static str {

@@ -365,7 +365,10 @@ impl Check {
     ) {
         let rejected = |row: Option<&Item>| row.is_some_and(|r| text(r, "state") == Some("rejected"));
         let Some(job) = after.filter(|_| rejected(after) && !rejected(before)) else { return };
-        let in_vain = before.is_some_and(|before| self.follows_in_vain(model, before));
+        let in_vain = before.is_some_and(|before| {
+            self.follows_in_vain(model, before)
+                || self.gives_up_at(model, before).is_some_and(|at| at <= self.core.now() + SLACK)
+        });
         if !in_vain && self.policies(INDEX).iter().all(|p| has_room(p, job)) {
             self.broken("invariant_only_what_never_fits_is_rejected", format!("{job:?}"));
         }

@@ -3,6 +3,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
+use model::amounts::Moment;
 use model::array::ArrayLimit;
 use model::elements::Pack;
 use model::ids::JobId;
@@ -10,6 +11,7 @@ use model::ranges::Ranges;
 use model::time::{Span, Time};
 use model::{AfterEnd, FailurePolicy, Job, JobSpec, MarketNeed, Needs, Output, Reconcile, Source};
 use serde_json::json;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -79,6 +81,15 @@ impl World {
         let mut spec = self.next_job();
         if core.happens(Fault::JobFollows) {
             self.follow(&mut spec);
+        }
+        if core.happens(Fault::JobPutOff) {
+            let wait = Span::from_s(core.of(Fault::JobPutOff, 0, 1800));
+            match core.of(Fault::JobPutOff, 0, 2) {
+                0 => spec.give_up_after_s = core.of(Fault::JobPutOff, 60, 2400).unsigned_abs(),
+                _ => spec.not_before_at = Some(Moment::Away(wait)),
+            }
+            spec.max_failures = NonZeroU32::new(2);
+            core.count("a job was put off");
         }
         let is_plain = spec.needs.nodes == 1 && spec.work.outputs.is_empty();
         if is_plain && core.happens(Fault::PackArrives) {

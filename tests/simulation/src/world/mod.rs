@@ -331,6 +331,7 @@ impl World {
         if healthy.is_multiple_of(10) {
             self.check.invariant_the_first_job_is_served(&tables, Span::from_s(i64::from(TICKS_TO_END) * 60));
             self.check.invariant_a_follower_goes_on(&tables);
+            self.check.invariant_what_is_due_goes_on(&tables);
         }
         // Operators drain nodes in other minutes.
         if healthy % 10 == 5 {

@@ -8,7 +8,7 @@ use model::control::{BrakeState, ControlKey, PolicyRow, ReleaseState};
 use model::ids::{JobId, NodeId};
 use model::policy::Policy;
 use model::time::Span;
-use model::{BrakeKind, Intent, JobState};
+use model::{BrakeKind, Intent, JobState, Pause};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -105,6 +105,9 @@ impl World {
         if core.happens(Fault::OperatorCancels) {
             self.cancel_one().await;
         }
+        if core.happens(Fault::OperatorPauses) {
+            self.pause_some().await;
+        }
         if core.happens(Fault::OperatorKeeps) {
             self.keep_one(true).await;
         }
@@ -186,6 +189,33 @@ impl World {
         self.cancel(*job).await;
     }
 
+    /// Pauses a job that may wait, or changes its priority, or lets it go on.
+    async fn pause_some(&self) {
+        let jobs: Vec<JobId> = lock(&self.tables.model)
+            .rows(Table::Jobs)
+            .filter(|row| row.get("state").and_then(|v| v.as_s().ok()).is_some_and(|state| state == "queued"))
+            .filter_map(|row| row.get("job_id")?.as_s().ok()?.parse().ok())
+            .collect();
+        for _ in 0..3 {
+            let Some(id) = self.core.one_of(&jobs) else { return };
+            let Ok(Some(job)) = self.store.job(*id).await else { continue };
+            let draw = self.core.of(Fault::OperatorPauses, 0, 3);
+            let after = match draw {
+                0 => {
+                    let mut after = job.clone();
+                    after.summary.priority = 900;
+                    Some(after)
+                }
+                1 => job.pause(Pause::Ends),
+                _ => job.pause(Pause::Begins),
+            };
+            let Some(after) = after else { continue };
+            if self.store.write(Some(&job), &after, Vec::new()).await.is_ok() && draw > 1 {
+                self.core.count("a job was paused");
+            }
+        }
+    }
+
     async fn cancel(&self, id: JobId) {
         for _ in 0..10 {
             let Ok(Some(job)) = self.store.job(id).await else { continue };
@@ -260,6 +290,15 @@ impl World {
         }
         if let Ok(jobs) = self.store.queue_listed(usize::MAX).await.map(|queue| queue.jobs) {
             for summary in jobs {
+                for _ in 0..10 {
+                    let Ok(job) = self.store.job(summary.job_id).await else { continue };
+                    let Some((job, after)) = job.and_then(|job| Some((job.clone(), job.pause(Pause::Ends)?))) else {
+                        break;
+                    };
+                    if self.store.write(Some(&job), &after, Vec::new()).await.is_ok() {
+                        break;
+                    }
+                }
                 if let Ok(Some(job)) = self.store.job(summary.job_id).await
                     && job.work.command.get(1).is_some_and(|s| s == "forever")
                     && job.summary.state != JobState::Cancelled

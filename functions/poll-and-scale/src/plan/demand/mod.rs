@@ -16,9 +16,9 @@ mod bin_index;
 mod bins;
 mod caps;
 mod counts;
+mod eligible;
 mod explain;
 mod find_ways;
-mod followers;
 mod packing;
 mod prices;
 mod sets;
@@ -30,23 +30,22 @@ use super::liveness::{stuck_syncing, wants_copy};
 use super::needs::QueueNeeds;
 use super::view::View;
 use model::ids::{AllocId, JobId, Slot};
-use model::reason::Reason;
 use model::{JobState, JobSummary, NodeRecord, NodeStatus};
 
 use arrays::Arrays;
-use followers::Followers;
+use eligible::Eligible;
 use packing::{HeadOfLine, LimitMode, New, Packing};
 use std::collections::BTreeSet;
 use want::{Possible, ServedQueue, Waits, Want};
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
     let mut packing = Packing::new(view, LimitMode::Everything);
-    let followers = Followers::new(view);
-    let served = pack(view, &mut packing, &followers);
-    for (action, reason) in followers.actions(view, &packing.sizes, &served).into_iter().chain(served.actions) {
+    let eligible = Eligible::new(view);
+    let served = pack(view, &mut packing, &eligible);
+    for (action, reason) in eligible.actions(view, &packing.sizes, &served).into_iter().chain(served.actions) {
         plan.add(action, reason);
     }
-    followers.explain(&mut plan.explained);
+    eligible.explain(view, &mut plan.explained);
     // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
     let mut slots = free_slots(view);
     slots.truncate(view.observed.policy.launch.max_per_run as usize);
@@ -54,7 +53,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
     (plan.wanted, plan.unready) = if packing.findings.is_delayed {
         // The nodes that a run without the pause would launch are wanted too.
         let mut without_pause = Packing::new(view, LimitMode::Caps);
-        pack(view, &mut without_pause, &followers);
+        pack(view, &mut without_pause, &eligible);
         (without_pause.wanted(), without_pause.unready())
     } else {
         (packing.wanted(), packing.unready())
@@ -68,9 +67,9 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
     needs
 }
 
-fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> ServedQueue<'a> {
+fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible<'a>) -> ServedQueue<'a> {
     packing.fill_sets();
-    let served = serve(view, packing, followers);
+    let served = serve(view, packing, eligible);
     // Jobs come before the minimum: otherwise new nodes for the minimum would take the room that is made for a job.
     if packing.findings.room.is_none() {
         packing.fill_minimum();
@@ -79,10 +78,10 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Follower
 }
 
 /// Serves the queue in its order.
-fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followers<'a>) -> ServedQueue<'a> {
+fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible<'a>) -> ServedQueue<'a> {
     let mut served = ServedQueue::default();
     let (mut queue, mut arrays, mut possible) = (HeadOfLine::Served, Arrays::new(view), Possible::default());
-    for want in wants(view, followers) {
+    for want in wants(view, eligible) {
         let job = want.job();
         if let Some(reason) = possible.never(view, &packing.sizes, job) {
             // After a change of the policy, no size may fit a wanted copy. The copy then reserves nothing, and its job is not
@@ -91,15 +90,6 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
                 Want::Job(job) => served.actions.push((Action::Reject(job.job_id), reason)),
                 Want::Copy { .. } => served.waiting.push((want, Waits::Because([reason].into()))),
             }
-            continue;
-        }
-        // A job that waits before its next try reserves nothing, so that other jobs use the room meanwhile.
-        if let Want::Job(job) = want
-            && let Some(at) = job.retry_at(view.now)
-        {
-            let why = job.tries.cause.as_ref().map(ToString::to_string).unwrap_or_default();
-            let reason = Reason::RetryWaits { why, left: at.since(view.now) };
-            served.waiting.push((want, Waits::Because([reason].into())));
             continue;
         }
         // A job that waits for its array reserves nothing: the placed jobs of its array use the room.
@@ -131,13 +121,13 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, followers: &Followe
 }
 
 /// The queued jobs that may be placed and the wanted copies, in the order of the queue.
-fn wants<'a>(view: &View<'a>, followers: &Followers<'a>) -> Vec<Want<'a>> {
+fn wants<'a>(view: &View<'a>, eligible: &Eligible<'a>) -> Vec<Want<'a>> {
     let with_unknown: BTreeSet<JobId> =
         view.observed.allocs.iter().filter(|a| wants_copy(a)).map(|a| a.alloc_id.job_id).collect();
     let mut wants = Vec::new();
     for job in &view.observed.jobs {
         match job.state {
-            JobState::Queued if followers.may_be_placed(job) => wants.push(Want::Job(job)),
+            JobState::Queued if eligible.may_be_placed(job) => wants.push(Want::Job(job)),
             JobState::Placed if with_unknown.contains(&job.job_id) => {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }

@@ -8,6 +8,7 @@ mod caps;
 mod explained;
 mod machines;
 mod outage;
+mod put_off;
 mod reconnects;
 mod reservations;
 mod retries;

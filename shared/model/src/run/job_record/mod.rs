@@ -22,6 +22,7 @@
 //! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
 use crate::alloc_ids::AllocIds;
+use crate::amounts::Moment;
 use crate::elements::{Counts, Outcome, Results};
 use crate::end_cause::{EndCause, Ending, FREE_MOVES, Payer, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
@@ -42,6 +43,13 @@ use crate::work::{Environment, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// What an operator does about a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    Begins,
+    Ends,
+}
+
 /// A row of the jobs table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -50,6 +58,8 @@ pub struct Job {
     pub summary: JobSummary,
     /// The key with which it was submitted.
     pub key: Option<String>,
+    /// Before this time it was not to be placed. `tries` has the time that counts.
+    pub not_before_at: Option<Time>,
     #[serde(default)]
     pub work: Work,
     /// Variables added to the environment.
@@ -82,8 +92,9 @@ pub struct Job {
 impl Job {
     /// A new job, queued.
     pub fn submit(job_id: JobId, spec: JobSpec, now: Time) -> Result<Self, BadJob> {
-        spec.check()?;
+        spec.check(now)?;
         let machine = MachineNeed { containers: spec.work.image.is_some(), ..spec.needs.machine };
+        let not_before_at = spec.not_before_at.map(|moment| moment.after(now));
         let elements = spec.work.pack.as_ref().map(|pack| Counts::of(&pack.elements, &Results::default()));
         Ok(Self {
             summary: JobSummary {
@@ -96,12 +107,16 @@ impl Job {
                 needs: Needs { machine, ..spec.needs },
                 array_count: spec.array_count,
                 array_limit: spec.array_limit,
+                max_failures: spec.max_failures,
                 after: spec.after,
-                tries: Tries { elements, ..Tries::default() },
+                paused: false,
+                give_up_after_s: spec.give_up_after_s,
+                tries: Tries { elements, not_before_at: not_before_at.filter(|at| *at > now), ..Tries::default() },
                 done: BTreeSet::new(),
                 allocs: AllocIds::default(),
             },
             key: spec.key,
+            not_before_at,
             work: spec.work,
             env: spec.env,
             failure_policy: spec.failure_policy,
@@ -116,12 +131,42 @@ impl Job {
         })
     }
 
-    /// The job without these followed jobs, which have ended. `None` if it is not queued, or follows none of them.
-    pub fn advance(&self, ended: &BTreeSet<JobId>) -> Option<Self> {
+    /// The job without these followed jobs, which have ended, and without a time that has come. `None` if it is not queued, or if
+    /// nothing changes.
+    pub fn advance(&self, ended: &BTreeSet<JobId>, now: Time) -> Option<Self> {
         let mut new = self.clone();
         new.summary.after.retain(|id, _| !ended.contains(id));
-        let advances = self.summary.state == JobState::Queued && new.summary.after != self.summary.after;
-        advances.then_some(new)
+        new.summary.tries.not_before_at = self.summary.begins_at(now);
+        (self.summary.state == JobState::Queued && new != *self).then_some(new)
+    }
+
+    /// Paused, or no longer; `None` if it is not queued, or if it is so already.
+    pub fn pause(&self, pause: Pause) -> Option<Self> {
+        let mut new = self.clone();
+        new.summary.paused = pause == Pause::Begins;
+        (self.summary.state == JobState::Queued && new != *self).then_some(new)
+    }
+
+    /// The job with the priority, the needs and the times of this submission. What it runs, and its place in the queue, stay. `None` if
+    /// it is not queued, or if nothing changes.
+    pub fn changed(&self, spec: JobSpec, now: Time) -> Result<Option<Self>, BadJob> {
+        let not_before_at = spec.not_before_at.map(|moment| moment.after(now));
+        let spec = JobSpec { not_before_at: not_before_at.map(Moment::At), ..spec };
+        let as_new = Self::submit(self.summary.job_id, spec, self.summary.submitted_at)?;
+        let mut new = self.clone();
+        new.work.timeout_s = as_new.work.timeout_s;
+        let JobSummary { priority, needs, give_up_after_s, tries, .. } = as_new.summary;
+        (new.summary.priority, new.summary.needs, new.summary.give_up_after_s) = (priority, needs, give_up_after_s);
+        if not_before_at != self.not_before_at {
+            (new.not_before_at, new.summary.tries.not_before_at) = (not_before_at, tries.not_before_at);
+        }
+        Ok((self.summary.state == JobState::Queued && new != *self).then_some(new))
+    }
+
+    /// How many of its elements have failed for good.
+    pub fn failed_elements(&self) -> u64 {
+        let failed = self.summary.tries.elements.map(|counts| counts.failed);
+        failed.unwrap_or_else(|| (self.summary.state == JobState::Failed).into())
     }
 
     /// The job with these newly placed allocs. It becomes placed when all of its members are; a placed job gets one more copy.
@@ -232,6 +277,7 @@ impl Job {
     ) -> Self {
         let mut new = self.clone();
         let id = alloc.alloc_id;
+        new.summary.tries.begun |= alloc.started_at.is_some() || ending.cause.exit_code().is_some();
         if set == JobSet::Leaves {
             new.summary.allocs.remove(&id);
         }

@@ -71,7 +71,7 @@ fn each_rule_counts_its_own_uses_and_says_how_the_next_try_differs() {
         let ended = job.after_end(&allocs[0], &Ending::new(cause.clone()), &[], JobSet::Leaves, times, at(5));
         let JobSummary { tries, needs, state, .. } = &ended.summary;
         assert_eq!((*state, &tries.rule_uses), (JobState::Queued, &uses), "{cause}");
-        assert_eq!((ended.summary.retry_at(at(5)), needs.memory_mib), (Some(at(5 + wait)), memory_mib), "{cause}");
+        assert_eq!((ended.summary.begins_at(at(5)), needs.memory_mib), (Some(at(5 + wait)), memory_mib), "{cause}");
         job = ended.with_placed(&[allocs[0].alloc_id]).unwrap();
     }
     let JobSummary { tries, needs, .. } = &job.summary;
@@ -149,12 +149,12 @@ fn what_its_node_could_not_start_is_no_failure_of_a_job_and_costs_no_retry() {
         alloc.node_id = fixtures::node_id(n as u32);
         job = job.after_end(&alloc, &cannot, &[], JobSet::Leaves, times, at(5));
         assert_eq!((job.summary.state, job.lost_count, job.failed_count), (JobState::Queued, 0, 0));
-        assert_eq!(job.summary.retry_at(at(5)), Some(at(5 + wait)), "try {n}");
-        assert_eq!(job.summary.retry_at(at(5 + wait)), None);
+        assert_eq!(job.summary.begins_at(at(5)), Some(at(5 + wait)), "try {n}");
+        assert_eq!(job.summary.begins_at(at(5 + wait)), None);
         job = job.with_placed(&[alloc.alloc_id]).unwrap();
     }
     assert_eq!(job.summary.tries.avoids, [3, 4, 5].map(fixtures::node_id), "the last ones");
-    assert_eq!(job.summary.retry_at(at(5)), None, "it is placed");
+    assert_eq!(job.summary.begins_at(at(5)), None, "it is placed");
 }
 
 #[test]
@@ -442,4 +442,83 @@ fn a_pack_is_the_same_after_it_was_a_row() {
     let row = serde_json::to_value(&job).unwrap();
     assert_eq!(row["elements"], serde_json::json!({"results": {"exit:0": "0-8"}, "failures": {"1": "9"}}));
     assert_eq!(serde_json::from_value::<Job>(row).unwrap(), job);
+}
+
+fn waiting(change: impl FnOnce(&mut JobSpec)) -> Job {
+    let mut spec = JobSpec::running(["true"]);
+    change(&mut spec);
+    Job::submit(fixtures::job_id(0), spec, at(0)).unwrap()
+}
+
+#[test]
+fn a_job_that_waits_is_paused_and_goes_on_at_its_place() {
+    let job = waiting(|_| {});
+    let paused = job.pause(Pause::Begins).unwrap();
+    assert_eq!((paused.summary.is_put_off(), paused.summary.rank()), (true, job.summary.rank()));
+    assert_eq!((paused.pause(Pause::Begins), job.pause(Pause::Ends)), (None, None));
+    assert_eq!(paused.pause(Pause::Ends), Some(job.clone()));
+    let (placed, _) = placed(1, 0, 0);
+    assert_eq!(placed.pause(Pause::Begins), None);
+    assert_eq!(job.cancel(KEEP, at(1)).unwrap().pause(Pause::Begins), None);
+}
+
+#[test]
+fn a_time_that_has_come_is_taken_off_and_only_then() {
+    let job = waiting(|spec| spec.not_before_at = Some(Moment::Away(Span::from_s(60))));
+    assert_eq!((job.summary.due_at(), job.summary.is_put_off()), (Some(at(60)), true));
+    assert_eq!(job.advance(&BTreeSet::new(), at(59)), None);
+    let free = job.advance(&BTreeSet::new(), at(60)).unwrap();
+    assert_eq!((free.summary.due_at(), free.summary.is_put_off()), (None, false));
+    assert_eq!(free.not_before_at, Some(at(60)), "what was asked for stays");
+    // A time that is over already is no wait.
+    assert!(!waiting(|spec| spec.not_before_at = Some(Moment::At(at(-5)))).summary.is_put_off());
+}
+
+#[test]
+fn a_job_has_begun_when_its_command_ran_and_not_when_its_node_could_not_start_it() {
+    let job = waiting(|spec| spec.give_up_after_s = 50);
+    let alloc = Alloc::place(fixtures::alloc_id(0), &job, &fixtures::ready(0), at(1)).unwrap().summary;
+    let placed = job.with_placed(&[alloc.alloc_id]).unwrap();
+    assert_eq!((job.summary.gives_up_at(), placed.summary.gives_up_at()), (Some(at(50)), None));
+    let ended = |cause: EndCause, started_at: Option<Time>| {
+        let alloc = AllocSummary { started_at, ..alloc.clone() };
+        placed.after_end(&alloc, &Ending::new(cause), &[], JobSet::Leaves, KEEP.into(), at(5)).summary
+    };
+    let not_started = ended(EndCause::NotStarted { why: "no disk".into() }, None);
+    assert_eq!((not_started.state, not_started.gives_up_at()), (JobState::Queued, Some(at(50))));
+    let lost = ended(EndCause::Lost { why: "gone".into() }, Some(at(2)));
+    assert_eq!((lost.state, lost.gives_up_at()), (JobState::Queued, None));
+}
+
+#[test]
+fn a_change_keeps_the_place_and_what_runs_and_names_every_mistake() {
+    let job = waiting(|spec| spec.not_before_at = Some(Moment::At(at(500))));
+    let spec = |change: fn(&mut JobSpec)| {
+        let mut spec = JobSpec { not_before_at: Some(Moment::At(at(500))), ..JobSpec::running(["true"]) };
+        change(&mut spec);
+        spec
+    };
+    let changed = job.changed(spec(|spec| (spec.priority, spec.needs.vcpus) = (900, 4)), at(100)).unwrap().unwrap();
+    let JobSummary { job_id, priority, ref needs, ref tries, submitted_at, .. } = changed.summary;
+    assert_eq!((job_id, priority, needs.vcpus, submitted_at), (job.summary.job_id, 900, 4, at(0)));
+    assert_eq!(tries.not_before_at, Some(at(500)), "it stays put off");
+    let later = job.changed(spec(|spec| spec.not_before_at = Some(Moment::Away(Span::from_s(7)))), at(100)).unwrap();
+    assert_eq!(later.unwrap().summary.tries.not_before_at, Some(at(107)), "a length of time counts from now on");
+    assert_eq!(job.changed(spec(|_| {}), at(100)).unwrap(), None, "nothing changes");
+    let BadJob(mistakes) = job.changed(spec(|spec| (spec.priority, spec.needs.vcpus) = (1001, 0)), at(1)).unwrap_err();
+    assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+    assert_eq!(placed(1, 0, 0).0.changed(spec(|spec| spec.priority = 9), at(1)).unwrap(), None);
+}
+
+#[test]
+fn a_job_that_could_never_begin_is_refused() {
+    let spec = |wait_s: i64, give_up_after_s: u64| {
+        let not_before_at = Some(Moment::Away(Span::from_s(wait_s)));
+        let spec = JobSpec { not_before_at, give_up_after_s, ..JobSpec::running(["true"]) };
+        Job::submit(fixtures::job_id(0), spec, at(9)).map_err(|BadJob(mistakes)| mistakes.join("; "))
+    };
+    assert!(spec(60, 61).is_ok() && spec(60, 0).is_ok());
+    assert!(spec(60, 60).unwrap_err().starts_with("--not-before is after the end of --give-up-after"));
+    assert!(spec(400 * 86_400, 0).unwrap_err().contains("--not-before must be within a year"));
+    assert!(spec(0, 400 * 86_400).unwrap_err().contains("--give-up-after must be at most a year"));
 }

@@ -4,11 +4,12 @@ pub(crate) mod arrays;
 pub(crate) mod packs;
 pub(crate) mod retries;
 
-use crate::check::row::within;
+use crate::check::row::{is_true, within};
 use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, node_id, set, text, time};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
+use model::array::Array;
 use model::ids::{AllocId, JobId};
 use model::time::{Span, Time};
 use std::collections::BTreeSet;
@@ -26,9 +27,14 @@ pub(in crate::check) fn job_id(row: &Item) -> Option<JobId> {
     text(row, "job_id").and_then(|j| j.parse().ok())
 }
 
-/// Whether the job waits for the end of other jobs.
+/// Whether the job waits for the end of other jobs, for a time, or for an operator.
 pub(in crate::check) fn is_held(row: &Item) -> bool {
-    text(row, "queue") == Some("held")
+    matches!(text(row, "queue"), Some("held" | "put_off"))
+}
+
+/// Whether the command of a job that waits has run.
+fn has_begun(row: &Item) -> bool {
+    within(row, "tries", "begun").as_bool().unwrap_or(false)
 }
 
 /// Whether the attribute `queue` shows how the job ended, or that it has not ended.
@@ -90,6 +96,7 @@ impl Check {
         }
         self.invariant_only_what_never_fits_is_rejected(model, before, after);
         self.invariant_a_job_runs_after_those_that_it_follows(model, before, after);
+        self.invariant_a_paused_job_is_not_placed(before, after);
         self.invariant_a_job_ends_once(before, after);
         self.invariant_a_jobs_set_is_its_live_allocs(model, before, after);
         if let (Some(before), Some(after)) = (before, after) {
@@ -143,6 +150,52 @@ impl Check {
                 self.broken("invariant_a_job_runs_after_those_that_it_follows", what);
             }
             self.core.count("a job no longer follows another");
+        }
+    }
+
+    /// A paused job is not placed.
+    fn invariant_a_paused_job_is_not_placed(&self, before: Option<&Item>, after: Option<&Item>) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        if is_true(before, "paused") && matches!(text(after, "state"), Some("placing" | "placed")) {
+            self.broken("invariant_a_paused_job_is_not_placed", format!("{before:?} → {after:?}"));
+        }
+    }
+
+    /// When a job that has not begun ends: at its own time, or when so many elements of its array have failed.
+    pub(in crate::check) fn gives_up_at(&self, model: &Model, row: &Item) -> Option<Time> {
+        if text(row, "state") != Some("queued") || has_begun(row) {
+            return None;
+        }
+        let after_s = count(row, "give_up_after_s");
+        let own = time(row, "submitted_at").filter(|_| after_s > 0).map(|at| at + Span::from_s(after_s));
+        let array = Array::of(job_id(row)?);
+        let failed = |other: &&Row| {
+            job_id(other).is_some_and(|id| Array::of(id) == array) && text(other, "state") == Some("failed")
+        };
+        let max = usize::try_from(count(row, "max_failures")).ok().filter(|max| *max > 0);
+        let stopped = max.and_then(|max| {
+            let failed = model.rows(Table::Jobs).filter(failed);
+            let mut ends: Vec<Time> = failed.filter_map(|row| time(row, "finished_at")).collect();
+            ends.sort_unstable();
+            ends.get(max - 1).copied()
+        });
+        own.into_iter().chain(stopped).min()
+    }
+
+    /// Once the faults have ended, no job is put off that was due more than half an hour ago, and none waits that should have given up
+    /// then.
+    pub fn invariant_what_is_due_goes_on(&self, model: &Model) {
+        let late = Span::from_s(1800);
+        if !self.core.is_healed_for(late) {
+            return;
+        }
+        for row in model.rows(Table::Jobs) {
+            let begins_at = within(row, "tries", "not_before_at").as_i64().map(Time::from_ms);
+            let begins_at = begins_at.filter(|_| text(row, "queue") == Some("put_off") && !is_true(row, "paused"));
+            let due_at = begins_at.into_iter().chain(self.gives_up_at(model, row)).min();
+            if due_at.is_some_and(|at| at + late < self.core.now()) {
+                self.broken("invariant_what_is_due_goes_on", format!("it was due at {due_at:?}: {row:?}"));
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! `submit --after`: jobs that follow other jobs.
 
+mod waiting;
+
 use super::*;
 use model::{AfterEnd, JobState};
 use std::collections::BTreeMap;

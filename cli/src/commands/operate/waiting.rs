@@ -1,0 +1,238 @@
+//! `pause`, `continue` and `change`: for jobs that are not placed.
+//!
+//! Guarantees: a job keeps its place in the queue. What is placed or has ended stays as it is, and the answer says so: of an array, how
+//! many. A change that is wrong for one job changes none.
+//! Does not: stop what runs. `cancel` does.
+
+use crate::changes::operate::{accepting, retention};
+use crate::changes::{JobChange, change};
+use crate::commands::submit;
+use crate::commands::submit::rerun::OptionChanges;
+use crate::console::{Cluster, Context, Exit, UsageError, show};
+use crate::view::array::States;
+use crate::view::find::Finder;
+use clap::{ArgMatches, Args, FromArgMatches};
+use futures::stream::{self, StreamExt};
+use model::ids::JobId;
+use model::time::Time;
+use model::{ActionName, Job, JobState, Pause};
+use std::collections::BTreeMap;
+use store::transactions::{JOBS_TOGETHER, Retention};
+
+/// How many transactions run at the same time.
+const AT_ONCE: usize = 8;
+
+/// The fields that can be changed: none of them changes what the job runs.
+const CHANGEABLE: [&str; 16] = [
+    "priority",
+    "vcpus",
+    "memory_mib",
+    "scratch_gib",
+    "gpus",
+    "instance_type",
+    "market",
+    "arch",
+    "gpu_type",
+    "gpu_memory_gib",
+    "require",
+    "exclusive",
+    "nodes",
+    "timeout_s",
+    "not_before_at",
+    "give_up_after_s",
+];
+
+/// `pause` and `continue`
+#[derive(Args, Clone, Debug)]
+pub struct PauseArgs {
+    /// The jobs' ids, parts of them, or their names. The name of an array stands for all its jobs, and NAME[3] for number 3
+    #[arg(value_name = "JOB", required = true)]
+    jobs: Vec<String>,
+    /// Print the changed jobs as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `change`
+#[derive(Args, Clone, Debug)]
+pub struct ChangeArgs {
+    /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
+    job: String,
+    #[command(flatten)]
+    changes: ChangeOptions,
+    /// Print the changed jobs as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The options that change a job which waits.
+#[derive(Clone, Debug)]
+struct ChangeOptions(OptionChanges);
+
+impl FromArgMatches for ChangeOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let changes = OptionChanges::from_arg_matches(matches)?;
+        let refused = |what: String| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("{what}\n"));
+        if let Some(other) = changes.given.iter().find(|id| !CHANGEABLE.contains(&id.as_str())) {
+            return Err(refused(format!(
+                "the {other} of a job stays: cancel it, and submit it once more with `nodekeeper rerun`"
+            )));
+        }
+        if changes.given.is_empty() {
+            return Err(refused("say what changes, such as --priority 900 or --memory 8G".to_owned()));
+        }
+        Ok(Self(changes))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for ChangeOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let others = OptionChanges::augment_args(clap::Command::new("others"));
+        let is_other = |id: &str| !CHANGEABLE.contains(&id) && others.get_arguments().any(|other| other.get_id() == id);
+        OptionChanges::augment_args(command)
+            .mut_args(|arg| if is_other(arg.get_id().as_str()) { arg.hide(true) } else { arg })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+/// The words of a command about jobs that wait.
+struct PauseWords {
+    /// What it cannot be.
+    participle: &'static str,
+    /// What is said of a job that is so already.
+    already: &'static str,
+}
+
+pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pause) -> anyhow::Result<Exit> {
+    let (action, words) = match pause {
+        Pause::Begins => (ActionName::Pause, PauseWords { participle: "paused", already: "was paused already" }),
+        Pause::Ends => (ActionName::Continue, PauseWords { participle: "continued", already: "was not paused" }),
+    };
+    let after = |job: &Job, _| job.pause(pause);
+    let how = JobChange { action, details: "", after: &after };
+    let cluster = context.cluster().await?;
+    let keep = retention(&cluster).await?;
+    let (mut done, mut jobs) = (true, Vec::new());
+    for given in &args.jobs {
+        let changed = match Finder::new(&cluster).jobs(given).await {
+            Ok(ids) => change_all(context, &cluster, &ids, &how, keep).await,
+            Err(e) => {
+                done = false;
+                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
+                continue;
+            }
+        };
+        done &= changed.print(context, given, &words, args.json)?;
+        jobs.extend(changed.jobs);
+    }
+    if args.json {
+        submit::print(context, true, &jobs)?;
+    }
+    Ok(Exit::done_if(done))
+}
+
+pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) -> anyhow::Result<Exit> {
+    let (cluster, now, changes) = (context.cluster().await?, context.now(), &args.changes.0);
+    let keep = retention(&cluster).await?;
+    let ids = Finder::new(&cluster).jobs(&args.job).await?;
+    let mut waiting = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
+    waiting.retain(|job| job.summary.state == JobState::Queued);
+    let mut specs = Vec::with_capacity(waiting.len());
+    for job in &waiting {
+        let spec = changes.spec(job, &BTreeMap::new())?;
+        job.changed(spec.clone(), now).map_err(|e| UsageError(e.to_string()))?;
+        specs.push(spec);
+    }
+    accepting(&cluster, &specs).await?;
+    let details: Vec<String> = changes.fields.iter().map(|(field, value)| format!("{field} = {value}")).collect();
+    let after = |job: &Job, now: Time| job.changed(changes.spec(job, &BTreeMap::new()).ok()?, now).ok()?;
+    let how = JobChange { action: ActionName::Change, details: &format!(": {}", details.join(", ")), after: &after };
+    let changed = change_all(context, &cluster, &ids, &how, keep).await;
+    let words = PauseWords { participle: "changed", already: "is like that already" };
+    let done = changed.print(context, &args.job, &words, args.json)?;
+    if args.json {
+        submit::print(context, true, &changed.jobs)?;
+    }
+    Ok(Exit::done_if(done))
+}
+
+/// What a command changed of the jobs that one text means.
+struct ChangeOutcome {
+    jobs: Vec<Job>,
+    /// The jobs that stay as they are.
+    others: Vec<Job>,
+    errors: Vec<(JobId, anyhow::Error)>,
+}
+
+async fn change_all(
+    context: &Context<'_>,
+    cluster: &Cluster,
+    ids: &[JobId],
+    how: &JobChange<'_>,
+    keep: Retention,
+) -> ChangeOutcome {
+    let clock = &context.clock;
+    let parts: Vec<_> = ids.chunks(JOBS_TOGETHER).map(|ids| change(cluster, ids, how, keep, clock)).collect();
+    let mut changed = stream::iter(parts).buffered(AT_ONCE).flat_map(stream::iter);
+    let mut outcome = ChangeOutcome { jobs: Vec::new(), others: Vec::new(), errors: Vec::new() };
+    while let Some((id, result)) = changed.next().await {
+        match result {
+            Ok(Ok(job)) => outcome.jobs.push(job),
+            Ok(Err(job)) => outcome.others.push(job),
+            Err(e) => outcome.errors.push((id, e)),
+        }
+    }
+    outcome
+}
+
+impl ChangeOutcome {
+    /// Says what was changed, and what was not and why. Returns whether all that waits is as it should be, and something waits.
+    fn print(&self, context: &mut Context<'_>, given: &str, words: &PauseWords, is_json: bool) -> anyhow::Result<bool> {
+        for (_, e) in &self.errors {
+            writeln!(context.err, "nodekeeper: {}", show::error(e))?;
+        }
+        let PauseWords { participle, already } = words;
+        let waits = |job: &&Job| job.summary.state == JobState::Queued;
+        let line = match (self.jobs.as_slice(), self.others.as_slice()) {
+            ([job], []) => format!("{} {participle}", job.summary.job_id),
+            ([], [job]) if waits(&job) => format!("{} {already}", job.summary.job_id),
+            ([], others) if !others.is_empty() && !others.iter().any(|job| waits(&job)) => {
+                writeln!(context.err, "nodekeeper: {}", refused(others, given, participle))?;
+                return Ok(false);
+            }
+            (jobs, others) => {
+                let others = States::of(others.iter().map(|job| &job.summary)).text(0);
+                let rest = if others.is_empty() { String::new() } else { format!("; as they were: {others}") };
+                format!("{}: {} {participle}{rest}", show::one_line(given), show::several(jobs.len(), "job"))
+            }
+        };
+        if !is_json {
+            writeln!(context.out, "{line}")?;
+        }
+        Ok(self.errors.is_empty())
+    }
+}
+
+/// Why none of these jobs, which do not wait, can be changed so.
+fn refused(jobs: &[Job], given: &str, participle: &str) -> String {
+    let has_ended = jobs.iter().all(|job| job.summary.state.is_ended());
+    let to_do = match has_ended {
+        true => "`nodekeeper rerun` runs it once more, as it was or with changes",
+        false => "only what waits can be; `nodekeeper cancel` stops it",
+    };
+    let states = States::of(jobs.iter().map(|job| &job.summary)).text(0);
+    let state = match jobs {
+        [job] if has_ended => format!("it has ended already ({})", job.summary.state),
+        [job] => format!("it is {} already", job.summary.state),
+        _ => format!("no element of it waits ({states})"),
+    };
+    format!("{} cannot be {participle}: {state}: {to_do}", show::one_line(given))
+}
