@@ -462,7 +462,7 @@ impl Observation {
         self.allocs.get(at)
     }
 
-    /// The job with the id and the priority of `job`. No write changes the priority of a job.
+    /// The job with the id and the priority of `job`; `None` if it has another priority by now.
     pub fn job_as(&self, job: &JobSummary) -> Option<&JobSummary> {
         let at = self.jobs.binary_search_by_key(&queue_order(job), queue_order).ok()?;
         self.jobs.get(at)

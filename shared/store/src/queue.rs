@@ -223,9 +223,10 @@ impl WaitingJobs {
     fn merged(parts: Vec<QueueShard>, known: Option<&str>, most: usize) -> Self {
         let read = parts.into_iter().fold(Listed::default(), |all, part| all.and(part.read));
         let (mut jobs, unreadable) = (read.rows, read.unreadable);
-        jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
-        // A job that stops following others between the two reads is in both lists.
+        // A job that stops following others, or gets another priority, between two reads is in both.
+        jobs.sort_by_key(|job| (job.job_id, Reverse(job.version)));
         jobs.dedup_by_key(|job| job.job_id);
+        jobs.sort_by_key(|job| (Reverse(job.priority), job.job_id));
         let all = jobs.len();
         let is_known = |job: &JobSummary| known.is_none_or(|known| job.rank().as_str() <= known);
         jobs.truncate(jobs.partition_point(is_known).min(most));

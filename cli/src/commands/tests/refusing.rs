@@ -13,7 +13,7 @@ fn cases() -> Vec<(Vec<&'static str>, String, &'static str)> {
         (&["--priority", "1001"], r#""priority": 1001"#, "--priority must be 0 to 1000"),
         (&["--vcpus", "0"], r#""vcpus": 0"#, "--vcpus must be at least 1"),
         (&["--nodes", "0"], r#""nodes": 0"#, "--nodes must be 1 to 256"),
-        (&["--timeout", "999w"], r#""timeout": "999w""#, "time-outs must be at most a year"),
+        (&["--timeout", "999w"], r#""timeout": "999w""#, "time-outs and"),
         (&["--image", ""], r#""image": """#, r#"--image "" is not an image reference"#),
         (&["--role", ""], r#""role": """#, r#"--role "" must be the name of a role"#),
         (&["--instance-type", ""], r#""instance_type": """#, r#"--instance-type "" is not the name"#),

@@ -449,7 +449,10 @@ mod tests {
         let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { set, remove } = write.effect else { panic!("no update") };
-        assert!(remove == ["named"] && set["queue"].as_s().unwrap().starts_with("cancelled#"), "{set:?} {remove:?}");
+        assert!(
+            remove == ["due", "due_at", "named"] && set["queue"].as_s().unwrap().starts_with("cancelled#"),
+            "{set:?} {remove:?}"
+        );
     }
 
     #[test]
