@@ -111,6 +111,8 @@ def saved(local, cases):
         to = pathlib.Path("-".join(case).replace(" ", "-"))
         got = local.run("fetch", job(case)["job_id"], ".", str(to))
         check(f"{' '.join(case)}: and a person can fetch it", (to / "kept/ckpt").exists(), got)
+        # A drain costs a job no try: it would run again.
+        local.run("cancel", job(case)["job_id"])
 
 
 if __name__ == "__main__":

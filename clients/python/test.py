@@ -77,7 +77,7 @@ def fields(local, python):
     said = subprocess.run([PROGRAM, "submit", "--file", "-"], env=local.environment(), input='{"no_field": 1}', capture_output=True, text=True, check=False).stderr
     there = {re.sub("_(s|mib|gib)$", "", name) for name in said.partition("not a field of a job: ")[2].strip().split(", ")}
     typed = set(python("-c", "import nodekeeper; print(*nodekeeper.Fields.__annotations__)").stdout.replace("in_", "in").split())
-    check("its fields are those of a job", typed == there - {"command", "key", "inputs", "array_limit", "pack"}, typed ^ there)
+    check("its fields are those of a job", typed == there - {"command", "key", "inputs", "array_limit", "max_failures", "pack"}, typed ^ there)
 
 
 def errors(python, work):

@@ -126,7 +126,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
             _ if alloc.desired == Desired::Stop && !regroups(view, alloc) => {
                 return lose(Reason::SilentAndToldToStop { status });
             }
-            ClientStatus::Running if alloc.failure_policy.lost_after_s > 0 => {
+            _ if alloc.has_begun() && alloc.failure_policy.lost_after_s > 0 => {
                 let reason = Reason::SilentAndWaitedFor { status, window_s: alloc.failure_policy.lost_after_s };
                 return Some((Action::UnknownAlloc(id, node_id), reason));
             }

@@ -45,8 +45,8 @@ pub(super) fn may_wait(alloc: &AllocSummary, now: Time) -> bool {
     alloc.desired == Desired::Run
         && alloc.failure_policy.lost_after_s > 0
         && match alloc.client {
-            ClientStatus::Running => true,
+            ClientStatus::Pending | ClientStatus::Running => alloc.has_begun(),
             ClientStatus::Unknown => !window_over(alloc, now),
-            ClientStatus::Pending | ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => false,
+            ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => false,
         }
 }

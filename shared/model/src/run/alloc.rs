@@ -242,10 +242,10 @@ impl Alloc {
         new
     }
 
-    /// The alloc in the state `unknown`: its node is silent and its job waits for it. `None` if the alloc is not
-    /// running.
+    /// The alloc in the state `unknown`: its node is silent and its job waits for it. `None` if the alloc has
+    /// not begun.
     pub fn unknown(&self, now: Time) -> Option<Self> {
-        (self.summary.client == ClientStatus::Running).then(|| {
+        self.summary.has_begun().then(|| {
             let mut new = self.clone();
             new.summary.client = ClientStatus::Unknown;
             new.summary.unknown_since_at = Some(now);
@@ -340,6 +340,15 @@ mod tests {
         }
         assert_eq!(ended.stop(at(4)), None);
         assert_eq!(ended.unknown(at(4)), None);
+    }
+
+    #[test]
+    fn what_its_node_prepares_waits_for_a_silent_node_like_what_runs() {
+        let pending = Alloc::place(fixtures::alloc_id(0), &fixtures::job(0), &fixtures::ready(0), at(1)).unwrap();
+        assert_eq!(pending.unknown(at(9)), None, "the node may not have its order");
+        let mut pulls = pending;
+        pulls.summary.phase = Some("pulling a".into());
+        assert_eq!(pulls.unknown(at(9)).map(|alloc| alloc.summary.client), Some(ClientStatus::Unknown));
     }
 
     #[test]

@@ -158,6 +158,14 @@ pub struct AllocSummary {
     pub failure_policy: FailurePolicy,
 }
 
+impl AllocSummary {
+    /// Whether its node certainly has it: its command runs, or its image and its inputs are fetched.
+    pub const fn has_begun(&self) -> bool {
+        matches!(self.client, ClientStatus::Running)
+            || matches!(self.client, ClientStatus::Pending) && self.phase.is_some()
+    }
+}
+
 /// Whether `other` is another copy of the same member that is live and was not told to stop.
 pub fn counts_for(other: &AllocSummary, id: AllocId) -> bool {
     other.alloc_id != id
