@@ -76,7 +76,7 @@ def goes_on(local, kinds):
     options = ["--exclusive", "--keep", "kept", "--in", "steps.sh", "--timeout", "3", "--kill-timeout", "1", "--retry", "timeout=again*20,pause=1s"]
     job = lambda kind: json.loads(local.run("job", f"steps-{kind}", "--json").stdout)
     for kind, more in kinds.items():
-        said = local.run("submit", "--name", f"steps-{kind}", *options, *more[len(FILES):-2], "--", "sh", "steps.sh")
+        said = local.run("submit", "--name", f"steps-{kind}", *options, *more[len(FILES):more.index("--")], "--", "sh", "steps.sh")
         check(f"steps in a {kind} are submitted", said.returncode == 0, said)
     for kind in kinds:
         wait_until(f"steps in a {kind} run", lambda kind=kind: any(a["client"] == "running" for a in job(kind).get("all_allocs", [])))
