@@ -404,6 +404,23 @@ mod tests {
         assert!(read[1] <= read[0] * 3 / 2 && read[1] < 900, "{read:?}");
     }
 
+    #[tokio::test]
+    async fn a_job_that_gets_another_priority_while_the_queue_is_read_is_there_once_as_it_is_now() {
+        let (before, other) = (job(0), job(1));
+        let mut changed = before.clone();
+        for priority in [0, 2] {
+            changed.summary.priority = priority;
+            let (_, now) = crate::change(Some(&before), &changed);
+            let mut index = Index_::default();
+            let first = Job { summary: JobSummary { priority: 1, ..before.summary.clone() }, ..before.clone() };
+            [&first, &other, &now].into_iter().for_each(|job| index.put(job, None));
+            let waiting = Store::new(Arc::new(index)).waiting(None, 9).await.unwrap();
+            let read: Vec<_> = waiting.jobs.iter().map(|job| (job.job_id, job.priority)).collect();
+            let (now, other) = ((before.summary.job_id, priority), (other.summary.job_id, 1));
+            assert_eq!(read, if priority > 1 { [now, other] } else { [other, now] });
+        }
+    }
+
     #[test]
     fn a_job_that_is_placed_between_the_two_queries_is_there_once_and_placed() {
         let waiting: Vec<JobSummary> = (0..3).map(|n| fixtures::job(n).summary).collect();
