@@ -86,12 +86,19 @@ enum Match {
 /// Finds jobs and nodes. Reads the list of nodes at most once.
 pub(crate) struct Finder<'a> {
     cluster: &'a Cluster,
+    /// Names are those of jobs below this id.
+    below: Option<JobId>,
     nodes: Option<Vec<NodeRecord>>,
 }
 
 impl<'a> Finder<'a> {
     pub(crate) const fn new(cluster: &'a Cluster) -> Self {
-        Self { cluster, nodes: None }
+        Self { cluster, below: None, nodes: None }
+    }
+
+    /// Finds what names meant before this job was submitted.
+    pub(crate) const fn before(cluster: &'a Cluster, job: JobId) -> Self {
+        Self { cluster, below: Some(job), nodes: None }
     }
 
     /// The one job that the text means. An array of several jobs is refused: the command is about one.
@@ -184,10 +191,11 @@ impl<'a> Finder<'a> {
         if let Ok(id) = upper.parse() {
             return Ok(Match::Id(id));
         }
-        let mut jobs = looked_up(&self.cluster.store, text, &upper).await?;
+        let looked_up = || looked_up(&self.cluster.store, self.below, text, &upper);
+        let mut jobs = looked_up().await?;
         if jobs.is_empty() {
             tokio::time::sleep(MOMENT).await;
-            jobs = looked_up(&self.cluster.store, text, &upper).await?;
+            jobs = looked_up().await?;
         }
         let (live, ended): (Vec<JobSummary>, Vec<JobSummary>) = jobs.into_iter().partition(|job| !job.state.is_ended());
         // Even the short id of an ended job comes before the name of a live one.
@@ -324,8 +332,8 @@ fn can_be_part(upper: &str) -> bool {
 }
 
 /// The stored jobs with this name, and those whose id begins or ends with this text.
-async fn looked_up(store: &Store, text: &str, upper: &str) -> Result<Vec<JobSummary>, DbError> {
-    let mut ids = store.named(text, None, NAMED).await?.ids;
+async fn looked_up(store: &Store, below: Option<JobId>, text: &str, upper: &str) -> Result<Vec<JobSummary>, DbError> {
+    let mut ids = store.named(text, below, NAMED).await?.ids;
     ids.truncate(NAMED);
     ids.extend(with_part(store, upper).await?);
     let read = store.jobs_of(ids).await?;

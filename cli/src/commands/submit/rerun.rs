@@ -7,8 +7,8 @@
 use super::submission::{GivenParts, Keyed, submit_once};
 use super::{JobOptions, job_env::environment};
 use crate::changes::operate::accepting;
-use crate::console::{Context, Exit, UsageError, show};
-use crate::view::find::Finder;
+use crate::console::{Cluster, Context, Exit, UsageError, show};
+use crate::view::find::{Finder, Meant};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
 use model::array::Array;
@@ -99,7 +99,7 @@ impl OptionChanges {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::Result<Exit> {
     let (cluster, now, options) = (context.cluster().await?, context.now(), &args.changes.options);
-    let meant = Finder::new(&cluster).meant(&args.job).await?;
+    let meant = meant(&cluster, args).await?;
     let mut jobs = cluster.store.jobs_of(meant.ids).await?.all()?;
     jobs.retain(|job| !args.failed || is_bad(job.summary.state));
     jobs.sort_by_key(|job| job.summary.job_id);
@@ -148,6 +148,18 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
             Err(anyhow::Error::new(error).context("not all jobs were submitted: run it again with a --key"))
         }
     }
+}
+
+/// The jobs that run again. The new jobs have the names of the old ones: with the key of an earlier rerun, a name means what it meant
+/// then.
+async fn meant(cluster: &Cluster, args: &RerunArgs) -> anyhow::Result<Meant> {
+    if let Some(key) = &args.changes.options.key
+        && let Some(first) = Keyed::first(&cluster.store, key).await?
+        && let Ok(meant) = Finder::before(cluster, Array::of(first).job(0)).meant(&args.job).await
+    {
+        return Ok(meant);
+    }
+    Finder::new(cluster).meant(&args.job).await
 }
 
 /// The jobs that were rejected until then because one of these jobs did not complete, and what followed them in turn: each after those

@@ -76,6 +76,13 @@ struct Remembered {
     complete: bool,
 }
 
+impl Remembered {
+    fn of(row: &Event) -> anyhow::Result<Self> {
+        let detail = serde_json::to_value(&row.detail).and_then(serde_json::from_value);
+        detail.context("the row of its key cannot be read")
+    }
+}
+
 /// A key, and what is submitted with it.
 #[derive(Clone, Debug)]
 pub(in crate::commands) struct Keyed {
@@ -134,6 +141,13 @@ impl Keyed {
             expires_at: (now + KEPT).as_epoch_s(),
             once: None,
         })
+    }
+
+    /// The first job of what was submitted with this key, whatever that was.
+    pub(in crate::commands) async fn first(store: &Store, key: &str) -> anyhow::Result<Option<JobId>> {
+        let Self { subject, .. } = Self::new(key, GivenParts::default());
+        let rows = store.events_with([(subject.as_str(), REMEMBERED)]).await?;
+        rows.first().map(|row| Ok(Remembered::of(row)?.first)).transpose()
     }
 
     /// The earlier submission with this key. If other content was submitted with it, an error says what differs.
@@ -199,8 +213,7 @@ pub(in crate::commands) async fn earlier(
     let rows = store.events_with(keys.iter().map(|key| (key.subject.as_str(), REMEMBERED))).await?;
     let rows: BTreeMap<&str, &Event> = rows.iter().map(|row| (row.subject.as_str(), row)).collect();
     let read = |key: &Keyed, row: &Event| {
-        let detail = serde_json::to_value(&row.detail).and_then(serde_json::from_value);
-        let Remembered { first, given, complete } = detail.context("the row of its key cannot be read")?;
+        let Remembered { first, given, complete } = Remembered::of(row)?;
         let differing = given.differences(&key.given);
         if !differing.is_empty() {
             return Err(UsageError(format!(

@@ -472,14 +472,15 @@ async fn each_request_for_outputs_is_answered_beside_a_wait() {
 
 #[tokio::test]
 async fn a_rerun_is_the_same_job_but_for_what_changes() {
-    let world = World::with_policy().await;
+    let mut world = World::with_policy().await;
     let submit = ["submit", "--name", "sweep", "--array", "3-5", "--env", "A=1", "--memory", "2G", "--", "work"];
     let first = world.run(&submit).await.done();
     let array = format!("{}[*]", first.lines().next().unwrap());
     world.run(&["cancel", "sweep[4]"]).await.done();
-    let line = ["rerun", &array, "--failed", "--key", "r", "--memory", "4G", "--env", "B=2"];
+    world.now = world.now + Span::from_s(9);
+    let line = ["rerun", "sweep", "--failed", "--key", "r", "--memory", "4G", "--env", "B=2"];
     let again = id(world.run(&line).await);
-    assert_eq!(id(world.run(&line).await), again, "the same key is the same rerun");
+    assert_eq!(id(world.run(&line).await), again, "the same key is the same rerun, and not one of the new job");
     let new = world.store().job(again).await.unwrap().unwrap();
     let needs = (new.summary.array_index(), new.summary.needs.memory_mib, new.summary.state);
     assert_eq!(needs, (Some(4), 4096, JobState::Queued));
