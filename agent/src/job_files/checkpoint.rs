@@ -140,7 +140,7 @@ impl AllocDir {
             self.write_checkpoint("taken", taken)
         };
         if let Err(error) = noted {
-            tracing::warn!(%error, "no newer checkpoint is stored for now");
+            tracing::warn!(%error, "no newer checkpoint can be stored");
         }
     }
 

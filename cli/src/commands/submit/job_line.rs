@@ -30,7 +30,7 @@ const AMOUNTS: [(&str, ReadAmount); 4] = [
 const NO_OPTION: [&str; 4] = ["array_limit", "command", "max_failures", "pack"];
 /// Files as the option of this name has them. They become `inputs`.
 const IN: &str = "in";
-/// An option that is no field: a file of whoever submits.
+/// An option that a line cannot have: it names a file on the computer of the submitter.
 const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
