@@ -1,9 +1,9 @@
 #!/bin/sh
 # Makes an instance a node: fetches the agent, checks it, closes the instance metadata to jobs, starts the agent.
 #
-# Put this script into `launch.user_data` of the policy, with the two values filled in. nodekeeper writes
-# /etc/nodekeeper/node.json before it. The image needs systemd, iproute2, sha256sum, and curl or the AWS CLI: Amazon
-# Linux 2023, Debian 12 and Ubuntu 24.04 have them.
+# The end of the user data of a node if the policy has `[agent]`, whose values come before it, as does the writing of
+# /etc/nodekeeper/node.json. The image needs systemd, iproute2, sha256sum, and curl or the AWS CLI: Amazon Linux 2023,
+# Debian 12 and Ubuntu 24.04 have them.
 #
 # An instance on which this script fails never registers. nodekeeper ends it after `boot.timeout_s`, and shows the end of
 # its console with the event.
@@ -28,9 +28,8 @@ if [ -n "${NODEKEEPER_LOCAL:-}" ]; then
   exit 0
 fi
 
-[ -n "$AGENT_URL" ] || fail "AGENT_URL is empty: give the place of the agent"
-[ -n "$AGENT_SHA256" ] || fail "AGENT_SHA256 is empty: give the digest of the agent"
-[ -r /etc/nodekeeper/node.json ] || fail "/etc/nodekeeper/node.json is missing: run this script as launch.user_data"
+[ -n "$AGENT_URL" ] || fail "the policy has no agent for $(uname -m): see [agent]"
+[ -r /etc/nodekeeper/node.json ] || fail "/etc/nodekeeper/node.json is missing"
 
 new=/usr/local/bin/.nodekeeper-agent.new
 mkdir -p /usr/local/bin
@@ -43,7 +42,7 @@ for attempt in 1 2 3 4 5; do
   sleep "$attempt"
 done
 # A file that is not the one that the operator chose is never run.
-echo "$AGENT_SHA256  $new" | sha256sum --check --quiet || fail "$AGENT_URL does not have the digest AGENT_SHA256"
+echo "$AGENT_SHA256  $new" | sha256sum --check --quiet || fail "$AGENT_URL does not have the digest that [agent] says"
 chmod 0755 "$new"
 mv "$new" /usr/local/bin/nodekeeper-agent
 

@@ -10,7 +10,7 @@ use crate::ids::{ClusterName, NodeId};
 use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
 use crate::left_out;
 use crate::node::{Life, Offering};
-use crate::policy::Policy;
+use crate::policy::{Agent, AgentFile, Policy};
 use crate::wire::{LaunchFile, NODE_FILE};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -126,7 +126,7 @@ impl LaunchRequest {
             call: LaunchCall::Fleet,
             ways: ways.to_vec(),
             tags,
-            user_data: user_data(&file, &policy.launch.user_data),
+            user_data: user_data(&file, &policy.launch.user_data, &boot_commands(&policy.agent)),
             count,
             least: if is_whole { count } else { 1 },
         }
@@ -143,12 +143,31 @@ impl LaunchRequest {
 
 const USER_DATA_END: &str = "NODEKEEPER_NODE_JSON";
 
-fn user_data(file: &LaunchFile, more: &str) -> String {
+fn user_data(file: &LaunchFile, more: &str, boot: &str) -> String {
     let json = left_out::to_json(file).unwrap_or_default();
     let directory = NODE_FILE.rsplit_once('/').map_or("/", |(d, _)| d);
     format!(
-        "#!/bin/sh\n(umask 077; mkdir -p {directory}; cat > {NODE_FILE} <<'{USER_DATA_END}'\n{json}\n{USER_DATA_END}\n)\n{more}\n"
+        "#!/bin/sh\n(umask 077; mkdir -p {directory}; cat > {NODE_FILE} <<'{USER_DATA_END}'\n{json}\n{USER_DATA_END}\n)\n{more}\n{boot}"
     )
+}
+
+/// What makes an instance a node, after its configuration is written.
+const BOOT: &str = include_str!("../../../../infra/boot.sh");
+
+/// The commands that fetch and start the agent; empty if the policy names none.
+fn boot_commands(agent: &Agent) -> String {
+    // What `uname -m` prints.
+    let files = [("x86_64", &agent.x86_64), ("aarch64", &agent.arm64)];
+    let case = |(machine, file): (&str, &Option<AgentFile>)| {
+        let file = file.as_ref()?;
+        Some(format!("{machine}) AGENT_URL='{}' AGENT_SHA256={} ;;\n", file.url(), file.sha256()))
+    };
+    let cases: String = files.into_iter().filter_map(case).collect();
+    if cases.is_empty() {
+        return String::new();
+    }
+    let options = agent.options.replace('\'', r"'\''");
+    format!("case \"$(uname -m)\" in\n{cases}esac\nAGENT_OPTIONS='{options}'\n{BOOT}")
 }
 
 /// The node file that this user data would write. The local stack uses it, because its machines have their node files elsewhere.
@@ -159,7 +178,7 @@ pub fn node_file_in(user_data: &str) -> Option<LaunchFile> {
     serde_json::from_str(json).ok()
 }
 
-/// The commands of `launch.user_data` in this user data; empty if there are none.
+/// The commands after the node file, those of `launch.user_data` and of `[agent]`; empty if there are none.
 pub fn commands_in(user_data: &str) -> &str {
     user_data.split_once(&format!("\n{USER_DATA_END}\n)\n")).map_or("", |(_, more)| more)
 }
@@ -177,7 +196,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::instance::NewInstance;
-    use crate::policy;
+    use crate::policy::{self, OWN_USER_DATA_BYTES};
 
     fn settings() -> LaunchSettings {
         LaunchSettings {
@@ -255,6 +274,15 @@ mod tests {
         assert_eq!((file.node_id, file.heartbeat_url.as_str()), (Some(fixtures::node_id(3)), "http://h"));
         assert_eq!(file.token.unwrap().len(), 64);
         assert_eq!(commands_in(&request.user_data), "systemctl start nodekeeper-agent\n");
+        let without = request.user_data.len();
+        policy.agent.arm64 = AgentFile::new("s3://lab/agent", &"ab".repeat(32));
+        policy.agent.options = "--name it's".into();
+        let request = LaunchRequest::render(&settings(), &policy, fixtures::node_id(3), &[fixtures::offering()]);
+        let boot = commands_in(&request.user_data).strip_prefix("systemctl start nodekeeper-agent\n").unwrap();
+        let place = format!("in\naarch64) AGENT_URL='s3://lab/agent' AGENT_SHA256={} ;;\nesac\n", "ab".repeat(32));
+        assert!(boot.contains(&place) && boot.contains(r"AGENT_OPTIONS='--name it'\''s'"), "{boot}");
+        // Not the most that a place may have, but more than any that is usual.
+        assert!(request.user_data.len() < OWN_USER_DATA_BYTES - 2 * 1024, "{without} {}", request.user_data.len());
         assert!(node_file_in("#!/bin/sh").is_none());
         assert_eq!(commands_in("#!/bin/sh\nreboot"), "");
     }

@@ -4,6 +4,7 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
+use super::agent::{AGENT_FORM, AgentFile};
 use super::minimum::{DAYS, Minute, zone};
 use super::{Fallback, KNOBS, Knob, KnobKind, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
 use crate::enums::{Arch, Market};
@@ -333,6 +334,7 @@ fn fits(kind: KnobKind, value: &Value) -> bool {
             t.iter().all(|(key, value)| is_key(key) && value.as_str().is_some_and(|value| is_line(value, 256)))
         }),
         KnobKind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
+        KnobKind::AgentFile => value.as_str().is_some_and(|t| t.parse::<AgentFile>().is_ok()),
         KnobKind::Windows => {
             let minutes: Option<Vec<u64>> =
                 value.as_array().and_then(|a| a.iter().map(|m| m.as_u64().filter(|m| *m <= 100_000)).collect());
@@ -397,6 +399,7 @@ fn allowed(kind: KnobKind) -> String {
                 .into()
         }
         KnobKind::S3Prefix => PREFIX_FORM.into(),
+        KnobKind::AgentFile => AGENT_FORM.into(),
         KnobKind::Windows => {
             "a list of whole minutes, alternately closed and open, that opens at all: like [54, 5, 1]".into()
         }

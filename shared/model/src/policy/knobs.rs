@@ -9,7 +9,7 @@ use crate::ids::SLOT_CEILING;
 /// The most bytes of user data that EC2 accepts, before encoding.
 pub const MAX_USER_DATA_BYTES: usize = 16 * 1024;
 /// How many of these bytes nodekeeper's own part of the user data may take.
-pub const OWN_USER_DATA_BYTES: usize = 2 * 1024;
+pub const OWN_USER_DATA_BYTES: usize = 8 * 1024;
 
 /// The values that a knob allows.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,8 @@ pub enum KnobKind {
     Roles,
     /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
     S3Prefix,
+    /// The agent for one architecture: see [`super::AgentFile`].
+    AgentFile,
     /// A list of minutes: in turn, how long the window is closed and how long it is open.
     Windows,
 }
@@ -110,13 +112,17 @@ pub const KNOBS: &[Knob] = knobs! {
         "whether a spot node is drained when EC2 says that it may soon take its instance (a rebalance recommendation): what runs there goes on, and new jobs start elsewhere";
     "launch.tags", KnobKind::TextTable, "{}": "more tags for every instance";
     "launch.user_data", KnobKind::Text(MAX_USER_DATA_BYTES - OWN_USER_DATA_BYTES), "\"\"":
-        "shell commands run at the first boot, after the node's configuration is written: start the agent here, unless the image starts it";
+        "shell commands run at the first boot, after the node's configuration is written and before the agent of `[agent]` is started";
     "launch.max_per_run", COUNT_1, "1000":
         "the most nodes that one run launches; a new account of EC2 may ask for 1000 instances at once, and 2 more in each second";
     "launch.max_per_call", KnobKind::Whole(1, MAX_BATCH as i64), "99":
         "the most nodes of one launch call; 1: a call for each node, for agents that know no batches";
     "launch.calls_per_second", KnobKind::Number(0.01, 1000.0), "2":
         "launch calls in a second; EC2 allows about 2 RunInstances calls in a second over time";
+    "agent.x86_64", KnobKind::AgentFile, "null":
+        "what nodes of x86_64 fetch and start at the first boot: `nodekeeper up` stores it; not set: the image or launch.user_data starts an agent";
+    "agent.arm64", KnobKind::AgentFile, "null": "the same for nodes of arm64";
+    "agent.options", KnobKind::Text(512), "\"\"": "more options of the agent, like --containers podman";
     "boot.timeout_s", SECONDS_1, "1800":
         "a node that sends no heartbeat within this time after its launch is given up, and so is one that still lacks GPUs of its size this long after its first heartbeat";
     "boot.failures_before_pause", COUNT_1, "10": "failed starts in a row that pause launching";

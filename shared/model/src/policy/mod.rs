@@ -5,6 +5,7 @@
 //! path and what is allowed.
 //! Does not: read files, or know where the document is kept (the store does).
 
+mod agent;
 mod check;
 mod effective;
 mod knobs;
@@ -16,6 +17,7 @@ mod tests;
 mod types;
 
 pub use crate::enums::{Fallback, Generation};
+pub use agent::AgentFile;
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
     KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
@@ -24,6 +26,6 @@ pub use minimum::Minimum;
 pub use reference::{example_json, reference};
 pub use size::{Requirements, SeveralTypes, Size};
 pub use types::{
-    Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
+    Agent, Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
     Shutdown, Stale, Sweep, Watchdog,
 };

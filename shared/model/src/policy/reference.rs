@@ -86,6 +86,7 @@ fn unit(knob: &Knob, name: &str) -> String {
         KnobKind::TextTable => "a table of texts",
         KnobKind::Roles => "a list of roles",
         KnobKind::S3Prefix => "a place in S3",
+        KnobKind::AgentFile => "a place and a digest",
         KnobKind::Windows => "minutes",
     };
     unit.to_owned()

@@ -3,6 +3,7 @@
 //! Guarantees: a type for each section, with one field for each knob.
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
+use super::agent::AgentFile;
 use super::minimum::Minimum;
 use super::size::{SeveralTypes, Size};
 use crate::catalogue::Catalogue;
@@ -31,6 +32,7 @@ pub struct Policy {
     #[serde(skip)]
     pub catalogue: Arc<Catalogue>,
     pub launch: Launch,
+    pub agent: Agent,
     pub boot: Boot,
     pub idle: Idle,
     pub shutdown: Shutdown,
@@ -62,6 +64,7 @@ sections! {
         zone_share: f64, drain_at_risk: bool, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
+    Agent { x86_64: Option<AgentFile>, arm64: Option<AgentFile>, options: String }
     Boot { timeout_s: i64, failures_before_pause: u32 }
     Idle { timeout_s: i64, confirmations: u32 }
     Shutdown { windows_min: Vec<u32>, down_after_s: i64 }
