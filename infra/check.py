@@ -19,11 +19,8 @@ enough.
 """
 
 import argparse
-import copy
 import itertools
 import json
-import logging
-import os
 import random
 import sys
 import time
@@ -36,14 +33,11 @@ from pathlib import Path
 from typing import Any
 
 warnings.filterwarnings("ignore", category=UserWarning)  # pkg_resources, in parliament
-logging.getLogger("samtranslator").setLevel(logging.ERROR)  # it warns that nobody collects its metrics
-os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")  # samtranslator wants a region; it makes no call
 
 import cfnlint.api  # noqa: E402
 import parliament  # noqa: E402
-from picture import NEEDS, TEXTS, Function, Picture, as_list, granting, notices  # noqa: E402
-from samtranslator.translator.transform import transform  # noqa: E402
-from samtranslator.yaml_helper import yaml_parse  # noqa: E402
+from picture import NEEDS, TEXTS, ZONES, Function, Picture, as_list, granting, notices  # noqa: E402
+from plain import expand, yaml_parse  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "infra" / "template.yaml"
@@ -99,6 +93,7 @@ PARAMETERS = {
     "NodeRoleArn": text("(arn:aws[a-z-]*:iam::[0-9]{12}:role/.+)?", ROLE),
     "LaunchTemplateArns": Parameter("", {}, ([TEMPLATE_ARN],), "CommaDelimitedList"),
     "VpcId": text("(vpc-[0-9a-f]+)?", "vpc-0123"),
+    "MakeNetwork": one_of("true", "false", default="false"),
     "NodeImage": text(
         "ami-[0-9a-f]+|resolve:ssm:/aws/service/.+", "ami-0123456789abcdef0",
         default="resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",
@@ -201,21 +196,7 @@ class Contract:
         return [(choice, stack(picture.resources(), {k: {"Value": v} for k, v in picture.outputs().items()})) for choice, picture in of]
 
 
-# ---- Expand the template and work out its values -----------------------------------------------------------
-
-
-class NoManagedPolicies:
-    """The template names no managed policy. Looking one up would need AWS."""
-
-    def load(self) -> dict[str, str]:
-        return {}
-
-
-def expand(source: dict[str, Any]) -> dict[str, Any]:
-    """What CloudFormation gets. The code must look packaged, as it does after `sam package`."""
-    packaged = copy.deepcopy(source)
-    packaged["Globals"]["Function"]["CodeUri"] = "s3://bucket/code.zip"
-    return transform(packaged, {}, NoManagedPolicies())
+# ---- Work out the values of the expanded template -----------------------------------------------------------
 
 
 class Unresolved(Exception):
@@ -275,6 +256,15 @@ class Values:
                 return self.of(arg[0]) == self.of(arg[1])
             case "Fn::Not":
                 return not self.of(arg[0])
+            case "Fn::GetAZs":
+                return ZONES[self.of(arg) or self.parameters["AWS::Region"]]
+            case "Fn::Select":
+                number, members = self.of(arg)
+                if number >= len(members):
+                    raise Unresolved(f"a list of {len(members)} has no member {number}")
+                return members[number]
+            case "Fn::Split":
+                return self.of(arg[1]).split(arg[0])
             case "Fn::Join":
                 return arg[0].join(map(str, self.of(arg[1])))
             case "Fn::Sub":
@@ -310,7 +300,7 @@ class Values:
             "AWS::Logs::LogGroup": "LogGroupName",
             "AWS::Scheduler::ScheduleGroup": "Name",
         }.get(resource["Type"])
-        if resource["Type"] in ("AWS::EC2::LaunchTemplate", "AWS::IAM::Role", "AWS::IAM::InstanceProfile"):
+        if resource["Type"].startswith("AWS::EC2::") or resource["Type"] in ("AWS::IAM::Role", "AWS::IAM::InstanceProfile"):
             return name
         return self.of(resource["Properties"][named_by]) if named_by else self.attribute(name, "Arn")
 
@@ -609,15 +599,21 @@ def check_sections(source: dict[str, Any], known: set[str]) -> Iterator[str]:
 
 
 def check_rules(expansion: dict[str, Any]) -> Iterator[str]:
-    """A role of one's own and launch templates of one's own come together. Nothing else is refused."""
-    own = [{"NodeRoleArn": role, "LaunchTemplateArns": templates} for role in ("", ROLE) for templates in ([""], [TEMPLATE_ARN])]
+    """A role of one's own and launch templates of one's own come together, and neither they nor a network of one's own with one of the
+    stack. Nothing else is refused."""
+    own = [
+        {"NodeRoleArn": role, "LaunchTemplateArns": templates, "VpcId": vpc, "MakeNetwork": makes}
+        for role, templates, vpc, makes in itertools.product(("", ROLE), ([""], [TEMPLATE_ARN]), ("", "vpc-0123"), ("true", "false"))
+    ]
     for choice in [*({"ClusterName": CLUSTER, **one} for one in own), *choices()]:
         role, templates = choice["NodeRoleArn"], choice["LaunchTemplateArns"]
         values = Values(expansion, choice)
         rules = [r for r in expansion.get("Rules", {}).values() if values.of(r["RuleCondition"])]
         refused = not all(values.of(a["Assert"]) for rule in rules for a in rule["Assertions"])
-        if refused != (bool(role) != (templates != [""])):
-            yield f"Rules: NodeRoleArn {role!r} with LaunchTemplateArns {templates} must {'' if not refused else 'not '}be refused"
+        twice = choice["MakeNetwork"] == "true" and (choice["VpcId"] != "" or role != "")
+        if refused != (twice or bool(role) != (templates != [""])):
+            given = ", ".join(f"{k} {choice[k]!r}" for k in own[0])
+            yield f"Rules: {given} must {'' if not refused else 'not '}be refused"
 
 
 def check_metrics(contract: Contract, pictures: list[Pictured]) -> Iterator[str]:

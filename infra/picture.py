@@ -112,6 +112,25 @@ TAGGED = ("instance", "network-interface", "spot-instances-request", "volume")
 # EC2 uses the key of the volumes with the rights of whoever launches.
 KEY_VERBS = ("Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
 
+SUBNETS = ("FirstSubnet", "SecondSubnet", "ThirdSubnet")
+# The zones of the regions of `check.py`: three as almost everywhere, and two as in us-west-1.
+ZONES = {"eu-west-1": ["eu-west-1a", "eu-west-1b", "eu-west-1c"], "cn-north-1": ["cn-north-1a", "cn-north-1b"]}
+
+# The saved queries: what they are called, and what they ask. `level`, `message`, `function` and `duration_ms` are fields of the lines
+# that the functions print. Metrics have `Cluster`.
+WORDS = "fields @timestamp, @log, level, @message"
+QUERIES = {
+    "TroubleQuery": (
+        "errors and warnings",
+        f'{WORDS}\n| filter level in ["ERROR", "WARN"] or (not ispresent(level) and not ispresent(Cluster))\n| sort @timestamp desc\n| limit 200',
+    ),
+    "StoryQuery": ("lines about one job or node", f'{WORDS}\n| filter @message like "PUT THE ID HERE"\n| sort @timestamp'),
+    "SlowRunsQuery": (
+        "slow runs",
+        'filter message = "run"\n| fields @timestamp, function, duration_ms, nodes, jobs, allocs, done, left\n| sort duration_ms desc\n| limit 50',
+    ),
+}
+
 # A function counts as silent after five missed periods, as in the policy's watchdog.multiplier.
 SILENT_PERIODS = 5
 # How many of the last runs must find a sign wrong before its alarm rings, as (wrong runs, last runs). The first pair is for a function
@@ -167,6 +186,7 @@ class Picture:
         self.makes_bucket = not parameters["OutputS3"]
         self.stored = parameters["OutputS3"] or f"{self.cluster}-outputbucket"
         self.makes_nodes = not parameters["NodeRoleArn"]
+        self.makes_network = parameters["MakeNetwork"] == "true"
         self.node_role = self.iam("role/NodeRole") if self.makes_nodes else parameters["NodeRoleArn"]
         of_stack = [self.arn("ec2", "launch-template/NodeTemplate")]
         self.templates = of_stack if self.makes_nodes else parameters["LaunchTemplateArns"]
@@ -198,8 +218,8 @@ class Picture:
     def resources(self) -> Resources:
         found: Resources = {}
         for part in (
-            *map(self.of_table, self.tables), *map(self.of_function, self.functions), self.of_events(), self.of_output(), self.of_nodes(),
-            self.of_job_events(), self.of_alarms(), self.of_people(), self.of_dashboard(),
+            *map(self.of_table, self.tables), *map(self.of_function, self.functions), self.of_events(), self.of_output(), self.of_network(),
+            self.of_nodes(), self.of_job_events(), self.of_queries(), self.of_alarms(), self.of_people(), self.of_dashboard(),
         ):  # fmt: skip
             found |= part
         return {name: resource if "Type" in resource else as_resource(resource) for name, resource in found.items()}
@@ -214,6 +234,8 @@ class Picture:
             found |= {"NodeTemplate": f"{self.cluster}-node", "AgentBucket": f"{self.cluster}-agentbucket"}
         if self.has_job_events:
             found["JobEventBus"] = f"{self.cluster}-jobs"
+        if self.makes_network:
+            found["Subnets"] = ",".join(SUBNETS)
         return found
 
     # ---- Tables
@@ -262,8 +284,9 @@ class Picture:
                 "Environment": {"Variables": environment},
                 "FunctionName": name,
                 "Handler": "bootstrap",
-                # Lines that Lambda writes at the start and the end of each request would cost more than the work.
-                "LoggingConfig": {"LogGroup": f"/aws/lambda/{name}", "LogFormat": "JSON", "SystemLogLevel": "WARN"},
+                # Lines that Lambda writes at the start and the end of each request would cost more than the work. RUST_LOG decides about
+                # those of the functions.
+                "LoggingConfig": {"LogGroup": f"/aws/lambda/{name}", "LogFormat": "JSON", "ApplicationLogLevel": "TRACE", "SystemLogLevel": "WARN"},
                 "MemorySize": needs.memory_mb,
                 # Runs may overlap. Only what strangers can call has a limit.
                 "ReservedConcurrentExecutions": self.p["UrlConcurrency"] or None if function.routes else None,
@@ -454,6 +477,40 @@ class Picture:
         found["OutputBucket"]["Properties"]["LifecycleConfiguration"] = {"Rules": [rule]}
         return found
 
+    # ---- Network
+
+    def of_network(self) -> Resources:
+        """A subnet in each of three zones, with public addresses and gateway endpoints, and no NAT. In two zones, there are two in the first."""
+        if not self.makes_network:
+            return {}
+        in_network = {"VpcId": "Network"}
+        name = lambda text: [{"Key": "Name", "Value": text}]  # noqa: E731
+        found: Resources = {
+            "Network": {
+                "AWS::EC2::VPC": None, "CidrBlock": "10.64.0.0/16", "EnableDnsHostnames": True, "EnableDnsSupport": True, "Tags": name(self.cluster),
+            },
+            "NetworkGateway": {"AWS::EC2::InternetGateway": None, "Tags": name(self.cluster)},
+            "NetworkGatewayAttachment": {"AWS::EC2::VPCGatewayAttachment": None, **in_network, "InternetGatewayId": "NetworkGateway"},
+            "Routes": {"AWS::EC2::RouteTable": None, **in_network},
+            # A route to a gateway that is not attached yet is refused.
+            "RouteOut": as_resource({
+                "AWS::EC2::Route": None, "RouteTableId": "Routes", "DestinationCidrBlock": "0.0.0.0/0", "GatewayId": "NetworkGateway",
+            }) | {"DependsOn": "NetworkGatewayAttachment"},
+        }  # fmt: skip
+        zones = ZONES[self.p["AWS::Region"]]
+        for n, subnet in enumerate(SUBNETS):
+            found[subnet] = {
+                "AWS::EC2::Subnet": None, **in_network, "AvailabilityZone": zones[n % len(zones)], "CidrBlock": f"10.64.{64 * n}.0/18",
+                "MapPublicIpOnLaunch": True, "Tags": name(f"{self.cluster}-{n + 1}"),
+            }  # fmt: skip
+            found[f"{subnet}Routes"] = {"AWS::EC2::SubnetRouteTableAssociation": None, "SubnetId": subnet, "RouteTableId": "Routes"}
+        for id_, service in (("S3Endpoint", "s3"), ("DynamoDbEndpoint", "dynamodb")):
+            found[id_] = {
+                "AWS::EC2::VPCEndpoint": None, **in_network, "ServiceName": f"com.amazonaws.{self.p['AWS::Region']}.{service}",
+                "VpcEndpointType": "Gateway", "RouteTableIds": ["Routes"],
+            }  # fmt: skip
+        return found
+
     # ---- Nodes
 
     def of_nodes(self) -> Resources:
@@ -473,7 +530,7 @@ class Picture:
             **self.bucket("AgentBucket"),
             "NodeRole": self.role("ec2.amazonaws.com", grants),
             "NodeProfile": {"AWS::IAM::InstanceProfile": None, "Roles": ["NodeRole"]},
-            "NodeSecurityGroup": {"AWS::EC2::SecurityGroup": None, "VpcId": self.p["VpcId"] or None},
+            "NodeSecurityGroup": {"AWS::EC2::SecurityGroup": None, "VpcId": "Network" if self.makes_network else self.p["VpcId"] or None},
             "NodesReachEachOther": {
                 "AWS::EC2::SecurityGroupIngress": None, "GroupId": group, "SourceSecurityGroupId": group, "IpProtocol": "-1",
             },
@@ -542,6 +599,16 @@ class Picture:
             },
         }  # fmt: skip
 
+    # ---- Queries
+
+    def of_queries(self) -> Resources:
+        """Three saved queries over the logs of all functions."""
+        groups = [f"/aws/lambda/{self.cluster}-{function.name}" for function in self.functions]
+        named = lambda text, query: {  # noqa: E731
+            "AWS::Logs::QueryDefinition": None, "Name": f"nodekeeper/{self.cluster}/{text}", "LogGroupNames": groups, "QueryString": query,
+        }  # fmt: skip
+        return {id_: named(*of) for id_, of in QUERIES.items()}
+
     # ---- Alarms
 
     def of_alarms(self) -> Resources:
@@ -555,7 +622,7 @@ class Picture:
                 # Strangers may call a URL. What they cost is limited by UrlConcurrency, and this tells somebody.
                 found[f"{id_}Refused"] = {"AlarmName": f"{name}-refused", **counts(name, "Url4xxCount", 1), **when(MORE, self.p["RefusedRequestsAlarm"])}
             if function.every_min is not None:
-                found[f"{id_}Silent"] = {"AlarmName": f"{name}-silent", **silence(name, function)}
+                found[f"{id_}Silent"] = {"AlarmName": f"{name}-silent", "InsufficientDataActions": self.topics, **silence(name, function)}
                 found[f"{id_}Signs"] = {"AlarmName": f"{name}-signs", **self.wrong_signs(function, 1)}
                 found[f"{id_}MoreSigns"] = {"AlarmName": f"{name}-more-signs", **self.wrong_signs(function, 2)}
         if self.has_job_events:
@@ -653,9 +720,9 @@ def of_lambda(function: str, metric: str) -> dict[str, Any]:
 
 
 def silence(name: str, function: Function) -> dict[str, Any]:
-    """An alarm that goes off when there was no run for five periods. A function that never runs produces no data."""
+    """An alarm that tells when there was no run for five periods: then it has no data any more. It begins without data, and tells nothing."""
     runs = scheduled_runs(name) if function.routes else {**of_lambda(name, "Invocations"), "Statistic": "Sum", "Period": 300}
-    return {**runs, "EvaluationPeriods": SILENT_PERIODS * (function.period_s or 0) // 300, **when(LESS, 1, "breaching")}
+    return {**runs, "EvaluationPeriods": SILENT_PERIODS * (function.period_s or 0) // 300, **when(LESS, 1, "missing")}
 
 
 def scheduled_runs(name: str) -> dict[str, Any]:

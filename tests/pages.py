@@ -5,7 +5,7 @@
 
 It reads the fenced blocks of README.md and docs/. A block of commands (`sh`, or lines that begin with `$ `) may only have
 subcommands and options that the program has, calls of AWS that boto3 knows, and scripts of this repository that are there. A block
-of TOML is a policy that `policy check` accepts. A line `…` stands for the file that the comment above it
+of TOML is a policy that `policy check` accepts, as are those of examples/policies. A line `…` stands for the file that the comment above it
 names. The pages of the policy and of the commands are what reference.py writes. It needs target/debug/nodekeeper, and boto3.
 docs/tasks.md has a test of its own, which also runs its commands.
 """
@@ -29,7 +29,7 @@ SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_m
 # Subcommands of the AWS CLI that are not calls.
 AWS_OWN = {"s3": {"cp", "ls", "rm"}, "login": set()}
 # Commands of the CLI that stand beside the calls of a service.
-AWS_BESIDE = {("cloudformation", "deploy")}
+AWS_BESIDE = {("cloudformation", "deploy"), ("cloudformation", "package")}
 
 
 def blocks(page):
@@ -209,7 +209,12 @@ def main():
                 count += 1
                 if wrong:
                     check(f"{page.name}:{number}", False, wrong)
+        for policy in sorted((ROOT / "examples/policies").glob("*.toml")):
+            wrong = wrong_toml(policy.read_text(encoding="utf-8"), pathlib.Path(directory))
+            check(f"{policy.name} is a policy", not wrong, wrong)
     check("the pages have blocks", count > 30, count)
+    first = (ROOT / "examples/policies/first.toml").read_text(encoding="utf-8").rstrip()
+    check("operate.md has the first policy of the release", any(text == first for *_, text in blocks(ROOT / "docs/operate.md")))
     restore_brings_rows_back()
     print(f"{count} blocks can be used as they stand.")
 

@@ -11,6 +11,7 @@ use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
 use crate::env::{FunctionEnvironment, FunctionNeeds};
 use crate::http::NodeCredentials;
+use crate::log_line::JsonLine;
 use crate::{metrics, trust};
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -28,7 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long a run may take if Lambda does not say when the run must end.
@@ -162,8 +165,8 @@ impl FunctionInstance {
 pub async fn serve(lambda: Lambda) {
     // This is the only subscriber of the process, so setting it cannot fail.
     let filter = log_filter(std::env::var("RUST_LOG").ok().as_deref(), "info");
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();
-    tracing_subscriber::registry().with(log).with(filter).init();
+    let format = std::env::var("AWS_LAMBDA_LOG_FORMAT").unwrap_or_default();
+    tracing_subscriber::registry().with(log_layer(&format, std::io::stderr)).with(filter).init();
     let served = match parts(lambda.needs).await {
         Ok(parts) => {
             let instance =
@@ -186,6 +189,16 @@ pub async fn serve(lambda: Lambda) {
     }
 }
 
+/// Lines for people, or JSON if Lambda asks for it: Logs Insights then finds `level`, `message` and each field. Lambda does
+/// not change a line of this runtime, and notes the time itself.
+fn log_layer(
+    format: &str,
+    writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
+) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let log = fmt::layer().with_writer(writer).with_ansi(false).without_time();
+    if format == "JSON" { log.event_format(JsonLine).boxed() } else { log.boxed() }
+}
+
 /// The variables of the environment. A variable that is not text becomes text with replacement characters.
 fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -204,4 +217,44 @@ async fn parts(needs: FunctionNeeds) -> Result<Parts, String> {
 /// that cannot be written is lost. The run goes on, because nothing depends on metrics.
 fn print_line(line: &Value) {
     drop(writeln!(std::io::stdout(), "{line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn line(format: &str) -> String {
+        let written = Written::default();
+        let copy = written.clone();
+        let log = tracing_subscriber::registry().with(log_layer(format, move || copy.clone()));
+        tracing::subscriber::with_default(log, || tracing::warn!(subject = "job#1", left = 3, "an action failed"));
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// The saved queries of the template name these fields.
+    #[test]
+    fn a_line_has_its_fields_at_the_top_where_lambda_wants_json() {
+        let json: Value = serde_json::from_str(&line("JSON")).unwrap();
+        let target = module_path!();
+        let wanted =
+            json!({"level": "WARN", "message": "an action failed", "subject": "job#1", "left": 3, "target": target});
+        assert_eq!(json, wanted);
+        assert!(line("Text").ends_with("an action failed subject=\"job#1\" left=3\n"), "{}", line("Text"));
+    }
 }

@@ -25,6 +25,7 @@ pub mod env;
 pub mod http;
 pub mod instances;
 pub mod lambda;
+mod log_line;
 pub mod metrics;
 pub mod observation;
 mod queue;

@@ -37,6 +37,8 @@ pub struct RunRow {
     /// Raised by every write.
     #[serde(default)]
     pub version: Version,
+    /// When the first run began.
+    pub first_at: Option<Time>,
     /// When the last run began.
     pub started_at: Time,
     /// How long the last run took, in milliseconds.
@@ -114,6 +116,7 @@ impl RunRow {
     /// The row after a run that could observe. `before` is the row as read.
     pub fn after(function: &str, before: Option<&Self>, started_at: Time, took: Span, tally: Tally) -> Self {
         Self {
+            first_at: before.map_or(Some(started_at), |b| b.first_at),
             started_at,
             duration_ms: took.as_ms(),
             last_success_at: Some(started_at),
@@ -131,7 +134,7 @@ impl RunRow {
 
     /// The row after a run that could not observe.
     pub fn failed(function: &str, before: Option<&Self>, started_at: Time, took: Span, error: &str) -> Self {
-        let before = before.cloned().unwrap_or_else(|| Self::new(function));
+        let before = before.cloned().unwrap_or_else(|| Self { first_at: Some(started_at), ..Self::new(function) });
         Self {
             started_at,
             duration_ms: took.as_ms(),

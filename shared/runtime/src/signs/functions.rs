@@ -4,7 +4,7 @@ use super::facts::{Facts, Next, Raised, SignLevel};
 use super::say::{one_line, several, when};
 use crate::watchdog;
 use model::control::RunRow;
-use model::functions::{self, Function, HEARTBEAT_INGEST};
+use model::functions::{self, Function, HEARTBEAT_INGEST, SWEEP_DISPATCH};
 use model::time::Span;
 
 /// How much clocks may differ.
@@ -22,18 +22,26 @@ pub(super) fn scheduled(facts: &Facts<'_>) -> Vec<Raised> {
     functions::scheduled().map(|(function, period)| one(facts, function, period)).collect()
 }
 
+/// Who else would say that the function does not run that tells of the others?
+pub(super) fn teller(facts: &Facts<'_>) -> Vec<Raised> {
+    scheduled(facts).into_iter().filter(|one| one.what == SWEEP_DISPATCH.name).collect()
+}
+
 fn one(facts: &Facts<'_>, function: &Function, period: Span) -> Raised {
     const START: &str = "check its schedule and its log (in AWS), or start `nodekeeper local`";
     let (now, name) = (facts.now, function.name);
+    let limit = watchdog::limit(&facts.policy, period);
     let Some(run) = facts.control.runs.get(name) else {
-        return Raised::new(name, SignLevel::Wrong, "has never run", START);
+        // In a new cluster the first run comes.
+        let began = facts.control.runs.values().filter_map(|run| run.first_at).min();
+        let is_new = began.is_some_and(|at| now.since(at) <= limit);
+        return Raised::new(name, if is_new { SignLevel::Caution } else { SignLevel::Wrong }, "has never run", START);
     };
     let error = run.error.as_deref().map(|e| format!("; its last run failed: {}", one_line(e))).unwrap_or_default();
     let Some(success) = run.last_success_at else {
         return Raised::new(name, SignLevel::Wrong, format!("has never succeeded{error}"), START);
     };
     let said = format!("last succeeded {}{error}", when(success, now));
-    let limit = watchdog::limit(&facts.policy, period);
     if now.since(success) > limit {
         return Raised::new(name, SignLevel::Wrong, format!("{said}; it should run every {period}"), START);
     }

@@ -79,7 +79,10 @@ pub const SIGNS: &[Sign] = &[
         name: "function",
         raise: functions::scheduled,
         // sweep-dispatch needs only DynamoDB. So it can still report the other functions when EC2 does not answer.
-        alarms: &[Teller::Run(SWEEP_DISPATCH, functions::scheduled)],
+        alarms: &[
+            Teller::Run(SWEEP_DISPATCH, functions::scheduled),
+            Teller::Run(CLEAN_STALE_RECORDS, functions::teller),
+        ],
     },
     Sign {
         name: "heartbeats",

@@ -74,6 +74,7 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
     const TOLD: &[(&str, Function, Change)] = &[
         ("function", SWEEP_DISPATCH, |s| s.run(POLL_AND_SCALE).last_success_at = Some(at(NOW - 301))),
         ("function", SWEEP_DISPATCH, |s| s.run(CLEAN_STALE_RECORDS).last_success_at = Some(at(NOW - 1501))),
+        ("function", CLEAN_STALE_RECORDS, |s| s.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW - 301))),
         ("heartbeats", SWEEP_DISPATCH, |s| s.control.put(IngestSummary::new(&ControlKey::Ingest))),
         ("silent", POLL_AND_SCALE, |s| s.nodes = vec![heard(0, 121), heard(1, 121)]),
         ("boot_failures", POLL_AND_SCALE, |s| s.entry("boot_failures", 9, &[("count", 2.into())])),

@@ -16,6 +16,12 @@ use store::Table;
 
 pub(super) use SignLevel::{Caution, Well, Wrong};
 
+/// A cluster whose first run was so long ago, and in which clean-stale-records has not run.
+fn began(state: &mut State, seconds: i64) {
+    state.control.runs.remove(CLEAN_STALE_RECORDS.name);
+    state.run(POLL_AND_SCALE).first_at = Some(at(NOW - seconds));
+}
+
 pub(super) const ROWS: &[Row] = &[
     row(
         ("policy", Wrong),
@@ -89,6 +95,13 @@ pub(super) const ROWS: &[Row] = &[
         |s| drop(s.control.runs.remove(SWEEP_DISPATCH.name)),
         &["sweep-dispatch has never run"],
         (|_| (), Well),
+        |_| (),
+    ),
+    row(
+        ("function", Wrong),
+        |s| began(s, 1501),
+        &["clean-stale-records has never run"],
+        (|s| began(s, 1500), Caution),
         |_| (),
     ),
     row(
