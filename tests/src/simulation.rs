@@ -29,6 +29,7 @@ const KEPT: &[(&str, u64)] = &[
     ("a_taken_instance_is_forgotten", 9464),
     ("a_copy_that_cannot_be_read_is_copied", 9912),
     ("what_cannot_end_runs_for_ever", 9103),
+    ("handles_of_an_unknown_node_judged", 611290006),
 ];
 
 /// More such seeds, whose worlds take long.

@@ -35,7 +35,7 @@ impl Store {
     }
 
     /// The handles that are due, those that wait longest first, at most `MOST_DUE`. The index names them, and then each
-    /// row is read consistently. A run must change each of them or put it off: otherwise they hide the others.
+    /// row is read consistently. Those that a run leaves alone, because the record of their node cannot be read, stay the first.
     pub async fn handles_due(&self, now: Time) -> Result<Listed<Handle>, DbError> {
         let range_at_most = Some(n(now.as_ms()));
         let query = Query { range_at_most, ..Query::of(Table::Handles, Some(DUE), s("due")) };

@@ -8,16 +8,12 @@ use crate::actions::SweepAction;
 use model::functions::SWEEP_DISPATCH;
 use model::handle::{Due, NodeFact, cache_name};
 use model::ids::{NodeId, Slot};
-use model::reason::Reason;
 use model::time::{Span, Time};
 use model::{Handle, NodeRecord, NodeState};
 use runtime::observation::Observation;
 use runtime::{validation, watchdog};
 use std::collections::BTreeMap;
 use store::Table;
-
-/// How long a handle waits for its next look while the record of its node is quarantined.
-const UNKNOWN: Span = Span::from_s(3600);
 
 /// The plan of one run.
 pub type SweepPlan = model::action::Plan<SweepAction>;
@@ -30,14 +26,9 @@ pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
     // Only this function reads handles; the others warn of all other rows.
     validation::warn(&mut plan, &seen.quarantined, Table::Handles, SweepAction::Warn);
     watchdog::warn(&mut plan, seen, SWEEP_DISPATCH, now, SweepAction::Warn);
-    for handle in seen.handles.iter().filter(|h| h.due_at <= now).cloned() {
-        if seen.quarantined.slots.contains(&handle.node_id.slot()) {
-            // The node is not known. A later look leaves room for the handles of other nodes in the list of a run.
-            let later = Box::new(Handle { due_at: now + UNKNOWN, ..handle.clone() });
-            let what = "the record of its node cannot be used".to_owned();
-            plan.add_quietly(SweepAction::Postpone(handle, later), Reason::RowInvalid { what });
-            continue;
-        }
+    // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
+    let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
+    for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known).cloned() {
         let record = records.get(&handle.node_id.slot()).copied();
         match handle.due(node_fact(&handle, record, seen), cache_unused, now) {
             Due::Mark(reason) => plan.add(SweepAction::MarkDestroying(handle), reason),

@@ -25,15 +25,13 @@ impl Given {
 }
 
 #[test]
-fn the_handles_of_a_quarantined_record_are_put_off_for_an_hour() {
+fn the_handles_of_a_quarantined_record_are_left_alone() {
     let mut given = given().working(0);
     given.seen.quarantined.slots.insert(fixtures::slot(0));
     given.seen.nodes.clear();
     let row = Handle::new(fixtures::node_id(0), "cache:a".into(), HandleKind::Volume, HandleState::Live, 1, at(0));
-    given.seen.handles.push(row.clone());
-    let actions: Vec<SweepAction> = plan(&given.seen, at(100)).actions.into_iter().map(|p| p.action).collect();
-    let later = Handle { due_at: at(100 + 3600), ..row.clone() };
-    assert_eq!(actions, [SweepAction::Postpone(row, Box::new(later))]);
+    given.seen.handles.push(row);
+    assert!(plan(&given.seen, at(100)).actions.is_empty());
 }
 
 #[test]
