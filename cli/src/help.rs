@@ -4,6 +4,7 @@
 //! Guarantees: every command has an example.
 //! Does not: change what a command takes.
 
+use crate::console::show::one_line;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -113,14 +114,27 @@ fn below(command: Command, path: &str) -> Command {
     })
 }
 
-/// For an error about a command that other tools have: the command that does it here.
+/// For an error about a command that other tools have: the command that does it here. For what a job shall run, without `--` before
+/// it: how to give it.
 pub fn other_word(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let (_, ours) = OTHER_WORDS.iter().find(|(words, _)| words.split(' ').any(|one| one == word))?;
-    let is_unknown = error.kind() == ErrorKind::InvalidSubcommand;
-    is_unknown.then(|| {
-        format!("there is no command `{word}`: `nodekeeper {ours}` does that; `nodekeeper {ours} --help` says how")
-    })
+    let text = |kind| error.get(kind).map(ContextValue::to_string);
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = text(ContextKind::InvalidSubcommand)?;
+            let (_, ours) = OTHER_WORDS.iter().find(|(words, _)| words.split(' ').any(|one| one == word))?;
+            Some(format!(
+                "there is no command `{word}`: `nodekeeper {ours}` does that; `nodekeeper {ours} --help` says how"
+            ))
+        }
+        ErrorKind::UnknownArgument => {
+            let word = text(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
+            let usage = text(ContextKind::Usage)?;
+            let (line, _) = usage.strip_prefix("Usage: ")?.split_once("-- <COMMAND>")?;
+            let (line, word) = (line.trim_end_matches('[').replace(" [OPTIONS]", ""), one_line(&word));
+            Some(format!("put `--` before the command that shall run, and options before that: `{line}-- {word}`"))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -171,5 +185,16 @@ mod tests {
             }
         }
         assert_eq!(other_word(&error("no-such-word")), None);
+        for (line, shown) in [
+            ("run ./run.sh --fast", "`nodekeeper run -- ./run.sh`"),
+            ("submit --name x ./run.sh", "`nodekeeper submit -- ./run.sh`"),
+            ("exec fit ls", "`nodekeeper exec <JOB> -- ls`"),
+        ] {
+            let error = all().try_get_matches_from(format!("nodekeeper {line}").split(' ')).unwrap_err();
+            let said = other_word(&error).unwrap_or_else(|| panic!("{line}: {error}"));
+            assert!(said.starts_with("put `--` before the command") && said.ends_with(shown), "{said}");
+        }
+        let option = all().try_get_matches_from(["nodekeeper", "run", "--frob", "--", "x"]).unwrap_err();
+        assert_eq!(other_word(&option), None);
     }
 }

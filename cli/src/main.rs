@@ -14,7 +14,9 @@ use model::time::Time;
 use nodekeeper_cli::command::{self, Command};
 #[cfg(not(feature = "local"))]
 use nodekeeper_cli::console::UsageError;
-use nodekeeper_cli::console::{Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, show};
+use nodekeeper_cli::console::{
+    Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, is_closed, show,
+};
 use nodekeeper_cli::given::Given;
 use nodekeeper_cli::help;
 #[cfg(feature = "local")]
@@ -100,7 +102,7 @@ async fn main() -> ExitCode {
         Ok(Exit::Failed) => ExitCode::from(1),
         Ok(Exit::Code(code)) => ExitCode::from(code),
         // The reader closed the pipe because it has read enough. The output is not complete, so the code is not 0.
-        Err(e) if show::is_closed(&e) => ExitCode::from(CLOSED_PIPE),
+        Err(e) if is_closed(&e) => ExitCode::from(CLOSED_PIPE),
         Err(e) => {
             eprintln!("nodekeeper: {}{}", show::error(&e), no_cluster::where_it_looked(&e, &given));
             ExitCode::from(ErrorKind::of(&e).exit_code())

@@ -123,6 +123,9 @@ def commands(run, work):
           [["2_0", "2", "wrap"], ["2_2", "4", "wrap"], ["2_4", "6", "wrap"]], said)
     said = run("sbatch", "--wait", f"--dependency=afterany:{number}:2", "--wrap=exit 4")
     check("sbatch --wait ends as the job, after what it follows", said.returncode == 4 and said.stdout.split()[-1] == "7", said)
+    check("and says how that ended", said.stderr.startswith("sbatch: job 7 is FAILED: "), said)
+    said = run("sbatch", "--wait", "--output=missing/%j.out", "--wrap=true")
+    check("and why its files cannot be written", said.returncode == 1 and "No such file or directory: 'missing/" in said.stderr, said)
     said = run("sacct", "-X", "-n", "-P", "-o", "jobid,jobname,state,exitcode", "-j", f"{number},2", "-j", "7")
     wanted = ["1|late|FAILED|3:0", "2_0|wrap|COMPLETED|0:0", "2_2|wrap|FAILED|1:0", "2_4|wrap|COMPLETED|0:0", "7|wrap|FAILED|4:0"]
     check("sacct shows how they ended", said.stdout.splitlines() == wanted, said)
@@ -154,4 +157,4 @@ def ends(run, local):
     # What nodekeeper has forgotten, sacct still knows.
     check("scancel ends jobs by number", run("scancel", numbers["RUNNING"]).returncode == 0)
     jobs = {job["job_id"]: job for job in json.loads(local.run("jobs", "--all", "--json").stdout)}
-    check("each submission made its jobs once", len(jobs) == 11, len(jobs))
+    check("each submission made its jobs once", len(jobs) == 12, len(jobs))

@@ -1,16 +1,17 @@
 //! `batch`: requests and answers for programs, as lines of JSON, in one process.
 //!
 //! Guarantees: each request has an answer with its id, or an error that says whether the same request may succeed later. Requests
-//! are carried out in their order. Waits go on beside them, and tell each end once. So do requests for outputs, a few at a time.
+//! are carried out in their order. Waits go on beside them, and tell each end once. So do requests for outputs, a few at a time; what
+//! is stored about the jobs of many of them is read together.
 //! Does not: have rules of its own. A request does what the command does.
 
 use super::operate::cancel::{self, CancelArgs};
 use super::operate::waiting;
-use super::output::fetch::{self, FetchArgs};
+use super::output::fetch::{FetchArgs, FetchRows, fetch};
 use super::output::logs::{self, LogsArgs};
 use super::submit::{SubmitArgs, job_file, strict_json};
 use crate::console::{Cluster, Context, ErrorKind, Exit, Screen, UsageError, WallClock, bounded, show};
-use crate::view::find::Finder;
+use crate::view::find::{Finder, Meant};
 use crate::view::{JobRow, with};
 use anyhow::bail;
 use clap::{Args, FromArgMatches};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::End;
 use tokio::sync::mpsc::{Receiver, channel};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// The time between two looks at the ends of jobs.
 const POLL: Duration = Duration::from_secs(1);
@@ -38,7 +39,11 @@ const POLLS_OF_ALL: u32 = 60;
 /// How many looks in a row may fail: a quarter of an hour.
 const FAILED_POLLS: u32 = 900;
 /// How many requests are read before they are carried out, and how many get outputs at the same time.
-const AHEAD: usize = 16;
+const AHEAD: usize = 64;
+/// How long requests to fetch wait for others. A program sends one for each of the jobs that have ended.
+const GATHER: Duration = Duration::from_millis(5);
+/// So few jobs are read themselves: the lists of what has ended are more reads.
+const FEW: usize = 10;
 
 /// `batch`
 #[derive(Args, Clone, Debug)]
@@ -103,6 +108,7 @@ pub(in crate::commands) async fn answer(
     let mut batch = Session {
         cluster: context.cluster().await?,
         outputs: FuturesUnordered::new(),
+        fetches: Vec::new(),
         waits: Vec::new(),
         since: context.now(),
         polls: 0,
@@ -110,11 +116,10 @@ pub(in crate::commands) async fn answer(
     };
     let (mut is_open, mut next) = (true, Instant::now());
     loop {
+        let outputs = batch.outputs.len();
         tokio::select! {
-            line = lines.recv(), if is_open && batch.outputs.len() < AHEAD => match line {
-                Some(line) => batch.request(context, &line?).await?,
-                None => is_open = false,
-            },
+            // The requests that are here come before a fetch of several begins.
+            biased;
             Some((id, answer)) = batch.outputs.next() => answer_line(context, &id, answer)?,
             () = sleep_until(next), if !batch.waits.is_empty() => {
                 match batch.poll(context).await {
@@ -127,6 +132,11 @@ pub(in crate::commands) async fn answer(
                 }
                 next = Instant::now() + POLL;
             }
+            line = lines.recv(), if is_open && outputs + batch.fetches.len() < AHEAD => match line {
+                Some(line) => batch.request(context, &line?).await?,
+                None => is_open = false,
+            },
+            () = sleep(GATHER), if !batch.fetches.is_empty() && outputs < AHEAD / 2 => batch.fetch(context).await?,
             else => return Ok(Exit::Done),
         }
     }
@@ -136,6 +146,8 @@ struct Session {
     cluster: Cluster,
     /// Requests for outputs, with their ids.
     outputs: FuturesUnordered<LocalBoxFuture<'static, (Value, anyhow::Result<Value>)>>,
+    /// Requests to fetch that have not begun, with their ids.
+    fetches: Vec<(Value, FetchArgs, Meant)>,
     waits: Vec<Wait>,
     /// What ended before this was looked at.
     since: Time,
@@ -145,10 +157,13 @@ struct Session {
 }
 
 fn answer_line(context: &mut Context<'_>, id: &Value, answer: anyhow::Result<Value>) -> anyhow::Result<()> {
-    let error = |e| json!({"error": {"kind": ErrorKind::of(&e), "message": show::error(&e)}});
-    let answer = with(show::without_nulls(answer.unwrap_or_else(error)), json!({ "id": id }));
+    let answer = with(show::without_nulls(answer.unwrap_or_else(|e| failure(&e))), json!({ "id": id }));
     writeln!(context.out, "{answer}")?;
     Ok(context.out.flush()?)
+}
+
+fn failure(e: &anyhow::Error) -> Value {
+    json!({"error": {"kind": ErrorKind::of(e), "message": show::error(e)}})
 }
 
 impl Session {
@@ -217,21 +232,37 @@ impl Session {
             Verb::Pause(jobs) => self.change(context, ActionName::Pause, &jobs).await?,
             Verb::Continue(jobs) => self.change(context, ActionName::Continue, &jobs).await?,
             Verb::Change(given) => self.change(context, ActionName::Change, &given).await?,
-            Verb::Logs(job) => return self.later(id, logs_of(self.cluster.clone(), Arc::clone(&context.clock), job)),
+            Verb::Logs(job) => {
+                self.later(id.clone(), logs_of(self.cluster.clone(), Arc::clone(&context.clock), job));
+                return Ok(None);
+            }
             Verb::Fetch(request) => {
-                return self.later(id, fetch(self.cluster.clone(), Arc::clone(&context.clock), request));
+                let args: FetchArgs = arguments(&[request.job, request.path, request.dir])?;
+                let meant = Finder::new(&self.cluster).meant(&args.job).await?;
+                self.fetches.push((id.clone(), args, meant));
+                return Ok(None);
             }
         }))
     }
 
-    fn later(
-        &mut self,
-        id: &Value,
-        answer: impl Future<Output = anyhow::Result<Value>> + 'static,
-    ) -> anyhow::Result<Option<Value>> {
-        let id = id.clone();
-        self.outputs.push(async move { (id, answer.await) }.boxed_local());
-        Ok(None)
+    fn later(&mut self, id: Value, answer: impl Future<Output = anyhow::Result<Value>> + 'static) {
+        self.outputs.push(answer.map(|answer| (id, answer)).boxed_local());
+    }
+
+    /// Begins the fetches that wait.
+    async fn fetch(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+        let fetches = std::mem::take(&mut self.fetches);
+        let ids = fetches.iter().flat_map(|(_, _, meant)| meant.ids.iter().copied());
+        match FetchRows::read(&self.cluster, &mut io::sink(), ids).await.map(Arc::new) {
+            Ok(stored) => {
+                for (id, args, meant) in fetches {
+                    let (cluster, clock) = (self.cluster.clone(), Arc::clone(&context.clock));
+                    self.later(id, fetch_one(cluster, clock, args, meant, Arc::clone(&stored)));
+                }
+                Ok(())
+            }
+            Err(e) => fetches.iter().try_for_each(|(id, _, _)| answer_line(context, id, Ok(failure(&e)))),
+        }
     }
 
     /// Carries out a command about jobs that wait.
@@ -265,7 +296,7 @@ impl Session {
         let now = context.now();
         self.polls = self.polls.wrapping_add(1);
         let waited: BTreeSet<JobId> = self.waits.iter().flat_map(|wait| wait.left.iter().copied()).collect();
-        let ids: Vec<JobId> = if self.polls.is_multiple_of(POLLS_OF_ALL) {
+        let ids: Vec<JobId> = if waited.len() <= FEW || self.polls.is_multiple_of(POLLS_OF_ALL) {
             waited.into_iter().collect()
         } else {
             let ended = self.cluster.store.ended(&End::ALL, self.since - MARGIN, usize::MAX).await?;
@@ -304,10 +335,15 @@ async fn logs_of(cluster: Cluster, clock: WallClock, job: String) -> anyhow::Res
     Ok(json!({"stdout": texts.first(), "stderr": texts.get(1), "missing": is_missing}))
 }
 
-async fn fetch(cluster: Cluster, clock: WallClock, request: FetchRequest) -> anyhow::Result<Value> {
-    let args: FetchArgs = arguments(&[request.job, request.path, request.dir])?;
+async fn fetch_one(
+    cluster: Cluster,
+    clock: WallClock,
+    args: FetchArgs,
+    meant: Meant,
+    stored: Arc<FetchRows>,
+) -> anyhow::Result<Value> {
     let mut output = Captured::new(&clock);
-    let done = fetch::run(&mut output.context(&cluster), &args).await?;
+    let done = fetch(&mut output.context(&cluster), &cluster, &args, &meant, &stored).await?;
     output.expect(done)?;
     Ok(json!({"done": true}))
 }

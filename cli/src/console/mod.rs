@@ -22,5 +22,5 @@ mod usage;
 pub use context::{Cluster, Connect, Context, ErrorKind, Exit, Reach, WallClock};
 pub(crate) use context::{NoAnswer, is_yes};
 pub use show::Screen;
-pub use standard_output::StandardOutput;
+pub use standard_output::{StandardOutput, is_closed};
 pub use usage::UsageError;

@@ -177,15 +177,6 @@ pub(crate) fn output(text: &str, screen: Screen) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(show).collect())
 }
 
-/// Whether the reader of the output has closed the pipe.
-pub fn is_closed(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let io = cause.downcast_ref::<io::Error>();
-        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
-        io.map(io::Error::kind).or(json) == Some(io::ErrorKind::BrokenPipe)
-    })
-}
-
 /// The error of DynamoDB that caused this error.
 pub fn db_error(error: &anyhow::Error) -> Option<&DbError> {
     error.chain().find_map(|cause| match cause.downcast_ref() {

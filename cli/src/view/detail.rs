@@ -30,7 +30,7 @@ pub(crate) fn job_shape(job: &Job, allocs: &[Alloc], waits_because: Option<&str>
 /// A job on the page.
 pub(crate) async fn job_detail(store: &Store, live: &LiveView, id: JobId) -> Result<Option<Value>, DbError> {
     let Some(mut job) = store.job(id).await? else { return Ok(None) };
-    let mut allocs = store.allocs_of(&job).await?.rows;
+    let mut allocs = store.allocs_of([&job]).await?.rows;
     allocs.sort_by_key(|a| std::cmp::Reverse((a.summary.placed_at, a.id())));
     allocs.truncate(MOST);
     job.env.values_mut().for_each(String::clear);

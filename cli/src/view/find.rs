@@ -54,7 +54,6 @@ pub(crate) struct NoSuch(String);
 pub(crate) struct Meant {
     pub(crate) ids: Vec<JobId>,
     /// Whether a name was given, which may be that of an array.
-    /// Whether a whole array may be meant.
     is_by_name: bool,
     /// The element of a pack that is meant.
     pub(crate) element: Option<u32>,
@@ -67,10 +66,10 @@ impl Meant {
 
     /// How many jobs the array has, or the part of it that is meant; `None`: one job is meant. Rows of ended jobs are deleted after a
     /// while, so fewer may be stored.
-    pub(crate) fn array(&self, stored: &[Job]) -> Option<usize> {
-        let is_pack = stored.iter().any(|job| job.work.pack.is_some());
-        let count =
-            stored.iter().filter(|_| self.is_by_name && !is_pack).filter_map(|job| job.summary.array_count).max();
+    pub(crate) fn array<'j>(&self, stored: impl IntoIterator<Item = &'j Job, IntoIter: Clone>) -> Option<usize> {
+        let stored = stored.into_iter();
+        let is_pack = stored.clone().any(|job| job.work.pack.is_some());
+        let count = stored.filter(|_| self.is_by_name && !is_pack).filter_map(|job| job.summary.array_count).max();
         let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX).max(self.ids.len());
         Some(count).filter(|count| *count > 1)
     }

@@ -63,7 +63,7 @@ async fn of_job(store: &Store, id: JobId, only: Option<AllocId>) -> Result<Vec<H
     let job = store.job(id).await?;
     let allocs = match (only, &job) {
         (Some(id), _) => store.alloc(id).await?.into_iter().collect(),
-        (None, Some(job)) => store.allocs_of(job).await?.rows,
+        (None, Some(job)) => store.allocs_of([job]).await?.rows,
         (None, None) => Vec::new(),
     };
     let (placements, others): (Vec<&Event>, Vec<&Event>) =

@@ -230,15 +230,18 @@ impl Store {
         self.read(&alloc_key(id)).await
     }
 
-    /// The allocs of a job that still have rows, ended ones too, of its last copies. No index is needed, because the
+    /// The allocs of these jobs that still have rows, ended ones too, of the last copies. No index is needed, because the
     /// ids follow from the numbers of members and copies.
-    pub async fn allocs_of(&self, job: &Job) -> Result<Listed<Alloc>, DbError> {
-        let (id, nodes, copies) =
-            (job.summary.job_id, job.summary.needs.nodes.min(MAX_NODES), job.summary.tries.copies);
-        let copies = copies.saturating_sub(COPIES)..copies;
-        let ids = copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id: id, member, copy }));
+    pub async fn allocs_of<'j>(&self, jobs: impl IntoIterator<Item = &'j Job>) -> Result<Listed<Alloc>, DbError> {
+        let mut ids = Vec::new();
+        for job in jobs {
+            let (job_id, nodes, copies) =
+                (job.summary.job_id, job.summary.needs.nodes.min(MAX_NODES), job.summary.tries.copies);
+            let copies = copies.saturating_sub(COPIES)..copies;
+            ids.extend(copies.flat_map(|copy| (0..nodes).map(move |member| AllocId { job_id, member, copy })));
+        }
         let mut listed = self.allocs_listed(ids).await?;
-        listed.rows.sort_by_key(|a| (a.id().copy, a.id().member));
+        listed.rows.sort_by_key(|a| (a.id().job_id, a.id().copy, a.id().member));
         Ok(listed)
     }
 

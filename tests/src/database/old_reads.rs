@@ -59,7 +59,7 @@ impl World {
         let jobs = self.look.jobs().await.unwrap();
         let mut allocs = Vec::new();
         for job in &jobs {
-            allocs.extend(self.look.allocs_of(job).await.unwrap().rows);
+            allocs.extend(self.look.allocs_of([job]).await.unwrap().rows);
         }
         (jobs, allocs, self.look.nodes().await.unwrap())
     }

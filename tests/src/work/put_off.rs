@@ -50,7 +50,7 @@ async fn a_job_begins_within_a_minute_of_its_time_and_costs_nothing_before() {
     // A node may have to be launched again. That begins within a minute.
     for _ in 0..200 {
         if let Some(placed_at) =
-            world.look.allocs_of(&job(&world, id).await).await.unwrap().rows.first().map(|a| a.summary.placed_at)
+            world.look.allocs_of([&job(&world, id).await]).await.unwrap().rows.first().map(|a| a.summary.placed_at)
         {
             assert!(placed_at >= begins_at);
             return;

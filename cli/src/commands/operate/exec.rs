@@ -85,7 +85,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
 async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -> anyhow::Result<Alloc> {
     let (job_id, only) = Finder::new(cluster).work_of_one(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
-    let mut allocs = readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let mut allocs = readable(context.err, cluster.store.allocs_of([&job]).await?)?;
     allocs.retain(|alloc| only.is_none_or(|id| alloc.id() == id));
     allocs.retain(|alloc| args.member.is_none_or(|member| alloc.id().member == member));
     let ended = allocs.iter().all(|alloc| alloc.summary.client.is_final());

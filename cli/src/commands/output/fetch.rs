@@ -10,20 +10,22 @@
 use super::follow::of_members;
 use crate::commands::submit::job_files::place_of;
 use crate::console::{Cluster, Context, Exit, show};
-use crate::view::find::{Finder, short};
+use crate::view::find::{Finder, Meant, short};
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use files::{Beneath, Digest, There, digest_of, names, unpack};
+use futures::try_join;
 use model::array::Array;
+use model::control::Control;
 use model::files::{Checkpoint, Content, Form, Pattern};
-use model::ids::AllocId;
+use model::ids::{AllocId, JobId};
 use model::stored::S3Place;
 use model::time::Time;
 use model::{Alloc, Job, JobState, StoredOutput};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Seek;
+use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,7 @@ const ALL: &str = ".";
 #[derive(Args, Clone, Debug)]
 pub struct FetchArgs {
     /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
-    job: String,
+    pub(in crate::commands) job: String,
     /// Only this output, as --out named it, or the folder of --keep; `.` is all outputs, and the folder if the job has not completed
     #[arg(default_value = ".")]
     path: String,
@@ -58,11 +60,38 @@ struct Kept {
     checkpoint: Option<Checkpoint>,
 }
 
+/// What is stored about some jobs, from one look at all of them.
+pub(in crate::commands) struct FetchRows {
+    control: Control,
+    jobs: BTreeMap<JobId, (Job, Vec<Alloc>)>,
+}
+
+impl FetchRows {
+    pub(in crate::commands) async fn read(
+        cluster: &Cluster,
+        err: &mut dyn Write,
+        ids: impl IntoIterator<Item = JobId>,
+    ) -> anyhow::Result<Self> {
+        let jobs = show::readable(err, cluster.store.jobs_of(ids).await?)?;
+        let (allocs, control) = try_join!(cluster.store.allocs_of(&jobs), cluster.store.ingest_control())?;
+        let mut jobs: BTreeMap<JobId, (Job, Vec<Alloc>)> =
+            jobs.into_iter().map(|job| (job.summary.job_id, (job, Vec::new()))).collect();
+        for alloc in allocs.rows {
+            if let Some((_, of_job)) = jobs.get_mut(&alloc.id().job_id) {
+                of_job.push(alloc);
+            }
+        }
+        Ok(Self { control, jobs })
+    }
+}
+
 /// One job whose outputs are fetched.
 struct Fetched<'a> {
     cluster: &'a Cluster,
+    control: &'a Control,
     args: &'a FetchArgs,
     job: &'a Job,
+    allocs: &'a [Alloc],
     /// The job in messages.
     shown: String,
     /// The folder of the job, below the given one.
@@ -72,18 +101,31 @@ struct Fetched<'a> {
 pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let meant = Finder::new(&cluster).meant(&args.job).await?;
-    let jobs = show::readable(context.err, cluster.store.jobs_of(meant.ids.iter().copied()).await?)?;
-    let Some(first) = jobs.first() else { bail!("job {} is not stored", show::one_line(&args.job)) };
+    let stored = FetchRows::read(&cluster, context.err, meant.ids.iter().copied()).await?;
+    fetch(context, &cluster, args, &meant, &stored).await
+}
+
+/// Gets the outputs of the jobs that are meant, which are among the stored ones.
+pub(in crate::commands) async fn fetch(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &FetchArgs,
+    meant: &Meant,
+    stored: &FetchRows,
+) -> anyhow::Result<Exit> {
     let given = show::one_line(&args.job);
-    let Some(count) = meant.array(&jobs) else {
-        let one = Fetched { cluster: &cluster, args, job: first, shown: given, folder: PathBuf::new() };
-        return Ok(Exit::done_if(one.all(context).await?));
+    let jobs: Vec<(&Job, &[Alloc])> =
+        meant.ids.iter().filter_map(|id| stored.jobs.get(id)).map(|(job, allocs)| (job, allocs.as_slice())).collect();
+    let of =
+        |(job, allocs), shown, folder| Fetched { cluster, control: &stored.control, args, job, allocs, shown, folder };
+    let Some(first) = jobs.first() else { bail!("job {given} is not stored") };
+    let Some(count) = meant.array(jobs.iter().map(|(job, _)| *job)) else {
+        return Ok(Exit::done_if(of(*first, given, PathBuf::new()).all(context).await?));
     };
     let mut is_all = jobs.len() == count;
     for job in &jobs {
-        let n = Array::number(job.summary.job_id);
-        let (shown, folder) = (format!("{given}[{n}]"), n.to_string().into());
-        match (Fetched { cluster: &cluster, args, job, shown, folder }).all(context).await {
+        let n = Array::number(job.0.summary.job_id);
+        match of(*job, format!("{given}[{n}]"), n.to_string().into()).all(context).await {
             Ok(is_whole) => is_all &= is_whole,
             Err(error) => {
                 is_all = false;
@@ -104,7 +146,7 @@ fn say(context: &mut Context<'_>, what: &str) -> anyhow::Result<()> {
 impl Fetched<'_> {
     /// Gets what is wanted of this job. Returns whether that is all of it; an error if there is nothing.
     async fn all(&self, context: &mut Context<'_>) -> anyhow::Result<bool> {
-        let Self { cluster, args, job, shown, .. } = self;
+        let Self { args, job, shown, .. } = self;
         let keeps = !job.work.outputs.is_empty() || job.work.keep.is_some();
         ensure!(keeps, "job {shown} keeps nothing: submit it with --out PATH or --keep DIR");
         let members = job.summary.needs.nodes;
@@ -112,8 +154,7 @@ impl Fetched<'_> {
             let last = members.saturating_sub(1);
             bail!("job {shown} has no member {member}: its members are 0 to {last}");
         }
-        let allocs = cluster.store.allocs_of(job).await?.rows;
-        let kept = of_rows(job, allocs);
+        let kept = of_rows(job, self.allocs);
         ensure!(kept.iter().any(|kept| self.wanted(kept).next().is_some()), self.nothing());
         let is_of_array = !self.folder.as_os_str().is_empty();
         let mut is_all = !is_of_array || job.summary.state == JobState::Complete;
@@ -186,7 +227,7 @@ impl Fetched<'_> {
             }
             Some(place) => place.clone(),
             None => {
-                let (policy, _) = self.cluster.store.ingest_control().await?.checked_policy()?;
+                let (policy, _) = self.control.checked_policy()?;
                 let place = place_of(&policy, self.cluster, content)?;
                 of.checkpoint.as_ref().map_or_else(|| place.clone(), |known| known.stored_at(&place))
             }
@@ -284,15 +325,15 @@ fn is_of_pattern(output: &StoredOutput) -> bool {
 }
 
 /// For each member, the outputs of the alloc that succeeded, and the newest checkpoint.
-fn of_rows(job: &Job, allocs: Vec<Alloc>) -> Vec<Kept> {
+fn of_rows(job: &Job, allocs: &[Alloc]) -> Vec<Kept> {
     let running = allocs.iter().filter(|alloc| !alloc.summary.client.is_final());
     let mut newest = job.checkpoints.clone();
     newest.extend(running.filter_map(|alloc| alloc.run.checkpoint.clone()));
     newest.sort_by_key(|known| known.alloc_id.copy);
     // A later entry replaces an earlier one.
     let newest: BTreeMap<u32, Checkpoint> = newest.into_iter().map(|known| (known.alloc_id.member, known)).collect();
-    let succeeded = allocs.into_iter().filter(|alloc| !alloc.run.kept.is_empty() && !alloc.was_stopped());
-    let outputs = of_members(succeeded, |alloc| (alloc.has_succeeded(), alloc.id().copy));
+    let succeeded = allocs.iter().filter(|alloc| !alloc.run.kept.is_empty() && !alloc.was_stopped());
+    let outputs = of_members(succeeded.cloned(), |alloc| (alloc.has_succeeded(), alloc.id().copy));
     let outputs = outputs.map(|alloc| Kept {
         alloc: alloc.id(),
         at: alloc.finished_at,

@@ -70,7 +70,7 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     let mut outcome = Exit::Done;
     for job_id in &jobs {
         let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
-        let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+        let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
         if args.follow {
             return follow(context, &cluster, job, allocs, args, only).await;
         }
@@ -153,7 +153,7 @@ async fn element_logs(
             show::one_line(&args.id)
         );
     };
-    let allocs = show::readable(context.err, cluster.store.allocs_of(&job).await?)?;
+    let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
     let places = |alloc: &Alloc| Some((alloc.id(), alloc.run.elements.places.of(element)?));
     let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
     let outcome = |of: Option<AllocId>| {

@@ -172,7 +172,7 @@ impl<'a> OutputStream<'a> {
 
     /// The alloc that is printed next.
     async fn next(&mut self, job: &Job, now: Time) -> anyhow::Result<Option<AllocOutput>> {
-        let allocs = self.cluster.store.allocs_of(job).await?.rows;
+        let allocs = self.cluster.store.allocs_of([job]).await?.rows;
         let left = allocs.into_iter().filter(|a| a.id().member == self.member && !self.done.contains(&a.id()));
         let Some(alloc) = left.min_by_key(|a| a.id().copy) else { return Ok(None) };
         self.printer.hold(self.lines);

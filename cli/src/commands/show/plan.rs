@@ -19,7 +19,7 @@ use model::policy::Policy;
 use model::time::Time;
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -147,7 +147,7 @@ fn states(
         }
         match answer(args, policy, &line) {
             Ok(answer) => {
-                serde_json::to_writer(&mut *out, &answer)?;
+                serde_json::to_writer(&mut *out, &answer).map_err(io::Error::from)?;
                 writeln!(out)?;
                 // Flush now, because the other program may wait for this answer before it sends the next state.
                 out.flush()?;

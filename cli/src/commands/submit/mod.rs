@@ -410,7 +410,7 @@ pub(in crate::commands) async fn submitted(
         print(context, is_json, jobs)?;
     } else {
         for job in jobs.iter().filter(|job| jobs.len() == 1 || job.summary.state == JobState::Failed) {
-            let allocs = cluster.store.allocs_of(job).await?.rows;
+            let allocs = cluster.store.allocs_of([job]).await?.rows;
             outputs(context, cluster, job, &allocs, last_allocs(allocs.clone()), (Route::Together, Some(LAST_LINES)))
                 .await?;
         }

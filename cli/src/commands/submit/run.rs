@@ -14,7 +14,7 @@ use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
 use crate::commands::output::output_stream::{OutputStream, POLL, Until};
 use crate::commands::submit::{self, JobOptions};
-use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_yes, show};
+use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_closed, is_yes, show};
 use crate::view::find::short;
 use anyhow::Context as _;
 use clap::Args;
@@ -128,7 +128,7 @@ pub(in crate::commands) async fn run_with(
             return Ok(Exit::Code(INTERRUPTED));
         }
         // The reader of the output has closed the pipe. The job goes on.
-        Err(e) if show::is_closed(&e) => return Err(e),
+        Err(e) if is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             return Ok(Exit::Code(NO_CODE));
@@ -136,7 +136,7 @@ pub(in crate::commands) async fn run_with(
     }
     let Some(job) = followed.jobs.first() else { return Ok(Exit::Code(NO_CODE)) };
     let printed = match rest(context, &cluster, job, &mut stream, &mut heard).await {
-        Err(e) if show::is_closed(&e) => return Err(e),
+        Err(e) if is_closed(&e) => return Err(e),
         // The job has ended, and its exit code stays what it is.
         Err(e) => {
             writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&e))?;
@@ -217,7 +217,7 @@ async fn rest(
     heard: &mut UnboundedReceiver<Heard>,
 ) -> anyhow::Result<Exit> {
     if job.summary.needs.nodes > 1 {
-        let allocs = cluster.store.allocs_of(job).await?.rows;
+        let allocs = cluster.store.allocs_of([job]).await?.rows;
         return outputs(context, cluster, job, &allocs, last_allocs(allocs.clone()), (Route::Apart, None)).await;
     }
     while !stream.poll(context, job).await? {

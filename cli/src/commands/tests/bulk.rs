@@ -3,7 +3,6 @@
 use super::*;
 use futures::future::join_all;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A file with this many jobs. Each has its number in its name.
 fn lines(jobs: usize) -> String {
@@ -59,7 +58,7 @@ fn without(db: Dynamo, writes: usize) -> Store {
         effect: store::Effect::Delete,
     };
     let before_write = Box::new(move |some: &[DbWrite]| (some.len() == writes).then(|| never.clone()));
-    Store::new(Arc::new(Watched { db, before_write, denies: None }))
+    Watched::store(db, before_write)
 }
 
 #[tokio::test]
@@ -382,7 +381,7 @@ async fn run_with_a_key_follows_the_job_that_is_there() {
 }
 
 /// The answers of `batch` to these requests.
-async fn answers(world: &World, requests: &[&str]) -> Vec<serde_json::Value> {
+pub(super) async fn answers(world: &World, requests: &[&str]) -> Vec<serde_json::Value> {
     let (send, lines) = tokio::sync::mpsc::channel(64);
     for request in requests {
         send.send(Ok(format!("{request}\n").into_bytes())).await.unwrap();

@@ -145,6 +145,26 @@ async fn array_of(members: u32, ends: &[Option<i32>]) -> (World, FakeS3, Vec<Job
     (world, s3, ids)
 }
 
+#[tokio::test]
+async fn what_many_requests_to_fetch_need_is_read_together() {
+    let (mut world, _, ids) = array_of(1, &[Some(0); 40]).await;
+    let reads;
+    (world.cluster.store, reads) = Watched::counting(world.cluster.dynamo.clone());
+    let dir = tempfile::tempdir().unwrap();
+    let to = |id: &JobId| dir.path().join(id.to_string());
+    let request = |id| serde_json::json!({"id": id, "fetch": {"job": id, "dir": to(id)}}).to_string();
+    let mut requests: Vec<String> = ids.iter().map(request).collect();
+    requests.push(r#"{"id": "none", "fetch": {"job": "01KB3ZJ7PRD8Q5B1V1QS3R3M4Z", "dir": "none"}}"#.to_owned());
+    let answers = super::bulk::answers(&world, &requests.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let (done, failed): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer["done"] == true);
+    assert_eq!(done.len(), ids.len());
+    assert_eq!(failed[0]["error"]["message"], "job 01KB3ZJ7PRD8Q5B1V1QS3R3M4Z is not stored");
+    for (n, id) in (0..).zip(&ids) {
+        assert_eq!(std::fs::read_to_string(to(id).join("r")).unwrap(), TEXT(n, 0));
+    }
+    assert_eq!(reads.load(Ordering::Relaxed), 3, "the jobs, their allocs and the policy");
+}
+
 /// The files below a folder, with their texts.
 fn files_of(dir: &std::path::Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();

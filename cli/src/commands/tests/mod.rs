@@ -40,6 +40,7 @@ use model::{
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{
     Answer, Db, DbError, Key, Page, PageKey, Query, Row, Scan, TABLES, Table, Write as DbWrite, WriteError, change,
@@ -96,6 +97,8 @@ struct Watched {
     before_write: BeforeWrite,
     /// The table that may not be written.
     denies: Option<Table>,
+    /// How many reads were made.
+    reads: Arc<AtomicUsize>,
 }
 
 impl Watched {
@@ -103,12 +106,24 @@ impl Watched {
     fn rival(db: Dynamo, theirs: Vec<DbWrite>) -> Store {
         let theirs = Mutex::new(theirs.into_iter());
         let before_write: BeforeWrite = Box::new(move |_| theirs.lock().unwrap().next());
-        Store::new(Arc::new(Self { db, before_write, denies: None }))
+        Self::store(db, before_write)
+    }
+
+    /// A store that does this before each write.
+    fn store(db: Dynamo, before_write: BeforeWrite) -> Store {
+        Store::new(Arc::new(Self { db, before_write, denies: None, reads: Arc::default() }))
+    }
+
+    /// A store, and how many reads it has made.
+    fn counting(db: Dynamo) -> (Store, Arc<AtomicUsize>) {
+        let reads = Arc::<AtomicUsize>::default();
+        let counting = Self { db, before_write: Box::new(|_| None), denies: None, reads: Arc::clone(&reads) };
+        (Store::new(Arc::new(counting)), reads)
     }
 
     /// A store of a person who may not write this table.
     fn denying(db: Dynamo, table: Table) -> Store {
-        Store::new(Arc::new(Self { db, before_write: Box::new(|_| None), denies: Some(table) }))
+        Store::new(Arc::new(Self { db, before_write: Box::new(|_| None), denies: Some(table), reads: Arc::default() }))
     }
 
     async fn before(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
@@ -126,12 +141,15 @@ impl Watched {
 #[async_trait]
 impl Db for Watched {
     async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.db.get(key).await
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.db.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.db.query(query, from).await
     }
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {

@@ -85,7 +85,7 @@ fn noting(db: Dynamo, calls: Calls) -> Store {
         }
         None
     };
-    Store::new(Arc::new(Watched { db, before_write: Box::new(note), denies: None }))
+    Watched::store(db, Box::new(note))
 }
 
 /// EC2 with one instance that no record claims.

@@ -92,7 +92,7 @@ impl Acting<'_> {
         for source in inputs.values_mut() {
             let Source::Output { job_id, member, path } = &*source else { continue };
             let Some(earlier) = store.job(*job_id).await? else { continue };
-            let allocs = store.allocs_of(&earlier).await?.rows;
+            let allocs = store.allocs_of([&earlier]).await?.rows;
             let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
             let succeeded = of_member.filter(|alloc| alloc.has_succeeded());
             let last = succeeded.max_by_key(|alloc| alloc.id().copy);

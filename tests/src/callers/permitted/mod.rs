@@ -249,7 +249,7 @@ impl Fleet {
 
     async fn allocs(&self, id: JobId) -> Vec<model::Alloc> {
         let look = self.store(&Account::owner());
-        look.allocs_of(&look.job(id).await.unwrap().unwrap()).await.unwrap().rows
+        look.allocs_of(&look.job(id).await.unwrap()).await.unwrap().rows
     }
 }
 
