@@ -11,6 +11,7 @@ use model::{Desired, Source, Work};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Counts one step after the other, and one more when it is asked to stop.
 const STEPS: &str = "n=$(cat ckpt/n || echo 0); echo $n > began
@@ -88,6 +89,42 @@ async fn a_checkpoint_takes_the_place_of_an_input_and_a_folder_that_is_gone_chan
     node.with(|p| p.order(vec![order]));
     let second = node.end_of(1).await.run.checkpoint;
     assert_eq!((node.line_of(1, "seen").await.as_str(), second), ("ckpt/a", None));
+}
+
+#[tokio::test]
+async fn no_newer_checkpoint_is_stored_before_the_control_plane_knows_the_one_before() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    let mut often = keeps(0, STEPS, None);
+    often.work.keep_every_s = 1;
+    node.with(|p| {
+        p.takes_nothing = true;
+        p.order(vec![often]);
+    });
+    node.start(&[]);
+    let first = node.until("it has a checkpoint", |w| reported(w, 0)).await;
+    let before = number(&bucket, &first);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    node.beats(2).await;
+    assert_eq!((reported(&node, 0).as_ref(), number(&bucket, &first)), (Some(&first), before), "it is the only one");
+    node.with(|p| p.takes_nothing = false);
+    let second = node.until("now it has a newer one", |w| reported(w, 0).filter(|newest| *newest != first)).await;
+    assert!(second.place != first.place && number(&bucket, &second) > before);
+}
+
+#[tokio::test]
+async fn nightly_a_stop_does_not_wait_longer_for_a_checkpoint_than_ec2_does() {
+    let bucket = Bucket::default();
+    let mut node = node(bucket.serve(any_port()).await).await;
+    let order = keeps(0, STEPS, None);
+    node.with(|p| p.order(vec![order.clone()]));
+    node.start(&[]);
+    stepped(&node, 0).await;
+    bucket.with(|s3| s3.hangs = Some("lab/files".into()));
+    node.with(|p| p.order(vec![AllocOrder { desired: Desired::Stop, ..order }]));
+    tokio::time::sleep(Duration::from_secs(110)).await;
+    assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()), "it waits for its checkpoint");
+    assert_eq!(node.end_of(0).await.run.checkpoint, None);
 }
 
 #[tokio::test]

@@ -49,6 +49,8 @@ pub struct ControlPlane {
     pub destroy: Vec<String>,
     /// The allocs whose output somebody follows.
     pub follows: Vec<AllocId>,
+    /// Whether updates of allocs are neither taken nor refused, as if their rows could not be read.
+    pub takes_nothing: bool,
     pub calls: usize,
 }
 
@@ -155,7 +157,7 @@ impl ControlPlane {
         if report.incarnation != self.incarnation() {
             return None;
         }
-        let accepted: Vec<AllocId> = report.allocs.iter().map(|a| a.alloc_id).collect();
+        let accepted: Vec<AllocId> = report.allocs.iter().filter(|_| !self.takes_nothing).map(|a| a.alloc_id).collect();
         for update in &report.allocs {
             if let Some(order) = self.orders.iter_mut().find(|o| o.alloc_id == update.alloc_id) {
                 order.client = update.client;
