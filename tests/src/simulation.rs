@@ -129,6 +129,8 @@ worlds! {
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];
     put_off: [1, 2, 3], "--small --hours 2 --fault JobPutOff=0.4 --fault OperatorPauses=0.5 --fault JobFollows=0.2 --fault ArrayArrives=0.2",
         ["a job was put off", "a job was paused"];
+    keys: [1, 2, 3], "--small --hours 2 --fault KeyGivenAgain=0.6 --fault DbAnswerLost=0.1 --fault DbSentTwice=0.05 --fault DbContended=0.1",
+        ["a job was submitted with a key", "a program has its jobs", "a program was killed while it submitted"];
     packs: [1, 2, 13], "--small --hours 2 --fault PackArrives=0.5",
         ["a pack was submitted", "a pack was complete", "a pack went on with what was left"];
     members_in_parts: [1, 2, 21], "--small --hours 2 --fault MembersInParts=0.3 --fault Killed=0.03",

@@ -229,6 +229,8 @@ faults! {
     CopyLeaves = 0.0,
     /// the driver of a new machine shows no GPU, or not all of them, for up to an hour (`--fault`)
     GpusLate = 0.0,
+    /// programs submit jobs with keys that others give too, are killed, and begin again (`--fault`)
+    KeyGivenAgain = 0.0,
 }
 
 impl Fault {

@@ -113,6 +113,8 @@ struct Seen {
     /// When a row of a handle of each node was last written.
     handles_changed_at: HashMap<NodeId, Time>,
     jobs: usize,
+    /// The job of each key.
+    keyed: HashMap<String, JobId>,
     /// Allocs of jobs of several members whose members are all placed.
     placed_together: HashSet<AllocId>,
     /// Allocs whose process was started.
@@ -285,6 +287,7 @@ impl Check {
         // If the tables have forgotten an alloc, its id may be given a second time.
         seen.started.retain(|id| model.get(&alloc_key(*id)).is_some());
         seen.placed.clear();
+        seen.keyed.clear();
         seen.wanted.clear();
         seen.live.clear();
         seen.back_since.clear();

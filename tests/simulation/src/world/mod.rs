@@ -8,6 +8,7 @@ mod arrivals;
 mod controllers;
 mod leaving;
 mod operators;
+mod programs;
 mod replay;
 mod spoiling;
 
@@ -167,7 +168,11 @@ fn run_here(
             drop(tokio::spawn(beside));
             match world.core.scenario.replay.clone() {
                 Some(replay) => world.replay(replay).await,
-                None => world.live().await,
+                None => tokio::select! {
+                    biased;
+                    outcome = Arc::clone(&world).live() => outcome,
+                    never = world.programs() => match never {},
+                },
             }
         })
     });

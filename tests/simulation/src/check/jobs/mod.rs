@@ -94,6 +94,7 @@ impl Check {
         if let Some(row) = after.filter(|row| text(row, "state") == Some("placed") && count(row, "nodes") > 1) {
             lock(&self.seen).placed_together.extend(set(row));
         }
+        self.invariant_one_key_makes_one_job(before, after);
         self.invariant_only_what_never_fits_is_rejected(model, before, after);
         self.invariant_a_job_runs_after_those_that_it_follows(model, before, after);
         self.invariant_a_paused_job_is_not_placed(before, after);
@@ -120,6 +121,17 @@ impl Check {
                     _ => "a job became rejected",
                 });
             }
+        }
+    }
+
+    /// A key makes one job, however often it is given, and whatever became of that job.
+    fn invariant_one_key_makes_one_job(&self, before: Option<&Item>, after: Option<&Item>) {
+        let new = after.filter(|_| before.is_none());
+        let Some((key, id)) = new.and_then(|row| Some((text(row, "key")?, job_id(row)?))) else { return };
+        self.core.count("a job was submitted with a key");
+        let earlier = lock(&self.seen).keyed.insert(key.to_owned(), id);
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != id) {
+            self.broken("invariant_one_key_makes_one_job", format!("the key {key} made {earlier} and {id}"));
         }
     }
 
