@@ -5,17 +5,22 @@
 use crate::commands::batch;
 use crate::commands::operate::{cancel, demand, exec, handles, waiting};
 use crate::commands::output::{fetch, logs};
-use crate::commands::set_up::{init, policy, sizes, teardown};
+use crate::commands::set_up::{doctor, down, init, policy, sizes, teardown, up};
 use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
 use crate::console::{Context, Exit};
 use crate::web;
 use clap::Subcommand;
+use model::ids::ClusterName;
 
 /// The commands of an operator.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
+    /// Make a cluster in AWS, or bring it to this release, and run a first job
+    Up(Box<up::UpArgs>),
+    /// Look for what keeps an account from having a cluster, or a cluster from working
+    Doctor(doctor::DoctorArgs),
     /// Create the tables at a local or test endpoint (in AWS the stack creates them)
     Init(init::InitArgs),
     /// Check, store and show the policy
@@ -82,6 +87,20 @@ pub enum Command {
     Web(web::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
     Teardown(teardown::TeardownArgs),
+    /// Let every instance go, and delete the stack
+    Down(down::DownArgs),
+}
+
+impl Command {
+    /// The cluster that the command itself names.
+    pub fn cluster(&self) -> Option<&ClusterName> {
+        match self {
+            Self::Up(args) => Some(&args.name),
+            Self::Doctor(args) => Some(&args.name),
+            Self::Down(args) => Some(&args.teardown.confirm),
+            _ => None,
+        }
+    }
 }
 
 /// The outcome of a command that either does everything or returns an error.
@@ -92,6 +111,8 @@ const fn done((): ()) -> Exit {
 pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<Exit> {
     use model::{Intent, Pause};
     match command {
+        Command::Up(args) => up::run(context, &args).await,
+        Command::Doctor(args) => doctor::run(context, &args).await,
         Command::Init(args) => init::run(context, &args).await.map(done),
         Command::Policy(command) => policy::run(context, &command).await,
         Command::Submit(args) => match &args.file {
@@ -127,5 +148,6 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Cost(args) => cost::run(context, &args).await.map(done),
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
+        Command::Down(args) => down::run(context, &args).await,
     }
 }

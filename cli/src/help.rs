@@ -19,6 +19,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("demand delete", "nodekeeper demand delete ci"),
     ("demand set", "nodekeeper demand set ci --count 3 --vcpus 2 --memory 4G --for 15m"),
     ("demand show", "nodekeeper demand show ci"),
+    ("doctor", "nodekeeper doctor lab"),
+    ("down", "nodekeeper down lab --cancel-jobs"),
     ("drain", "nodekeeper drain 3 --by 30m"),
     ("exec", "nodekeeper exec fit -- nvidia-smi"),
     ("fetch", "nodekeeper fetch fit result.csv out"),
@@ -50,6 +52,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("status", "nodekeeper status --watch"),
     ("submit", "nodekeeper submit --name fit --vcpus 4 --memory 8G --in fit.py --out result.csv -- python3 fit.py"),
     ("teardown", "nodekeeper --cluster test teardown test --cancel-jobs --terminate"),
+    ("up", "nodekeeper up lab"),
     ("web", "nodekeeper web --port 0"),
 ];
 

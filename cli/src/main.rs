@@ -15,7 +15,7 @@ use nodekeeper_cli::command::{self, Command};
 #[cfg(not(feature = "local"))]
 use nodekeeper_cli::console::UsageError;
 use nodekeeper_cli::console::{
-    Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, is_closed, show,
+    AwsCli, Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, is_closed, show,
 };
 use nodekeeper_cli::given::Given;
 use nodekeeper_cli::help;
@@ -25,6 +25,7 @@ use nodekeeper_cli::no_cluster;
 use runtime::lambda::log_filter;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Dynamo, Store};
@@ -94,7 +95,11 @@ async fn main() -> ExitCode {
     let filter = log_filter(env.get("RUST_LOG").map(String::as_str), QUIET);
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(log).with(filter).init();
-    let given = Given { cluster: cli.cluster, env };
+    let named = match &cli.what {
+        What::Operate(command) => command.cluster().cloned(),
+        _ => None,
+    };
+    let given = Given { cluster: named.or(cli.cluster), env };
     let mut out = StandardOutput(io::stdout());
     let ended = run(cli.what, cli.color, given.clone(), &mut out).await;
     match ended.and_then(|exit| out.flush().map(|()| exit).map_err(Into::into)) {
@@ -185,7 +190,10 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let store = Store::new(Arc::new(dynamo.clone()));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
     let user = given.var("USER").map(str::to_owned);
-    let reach = Reach { local, user };
+    let region = config.region().map(ToString::to_string).unwrap_or_default();
+    let aws = AwsCli { program: "aws".into(), region };
+    let release = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
+    let reach = Reach { local, user, aws, release };
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 

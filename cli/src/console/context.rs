@@ -3,6 +3,7 @@
 //! Guarantees: only a command that needs a cluster connects to one.
 //! Does not: read the clock or the environment. `main.rs` does.
 
+use super::aws_cli::AwsCli;
 use super::show::Screen;
 use super::{UsageError, bounded};
 use futures::future::BoxFuture;
@@ -35,6 +36,10 @@ pub struct Reach {
     pub local: Option<PathBuf>,
     /// The person's name on this computer. It is not checked: CloudTrail has the real identity.
     pub user: Option<String>,
+    /// The AWS CLI, for what a cluster needs once.
+    pub aws: AwsCli,
+    /// The directory of this program, where a release has its other files.
+    pub release: PathBuf,
 }
 
 impl fmt::Debug for Cluster {

@@ -2,6 +2,7 @@
 //!
 //! | where | what |
 //! | --- | --- |
+//! | `aws_cli` | calls of AWS that are made once for a cluster |
 //! | `context` | the cluster, the streams and the clock of a command, and its outcome |
 //! | `bounded` | files and standard input of a person, read up to a bound |
 //! | [`show`], `tone` | tables and times for people, JSON for programs; the tone of a state |
@@ -11,6 +12,7 @@
 //!
 //! Does not: know a command, or read a cluster.
 
+pub(crate) mod aws_cli;
 pub(crate) mod bounded;
 mod context;
 pub mod show;
@@ -19,6 +21,7 @@ mod standard_output;
 pub(crate) mod tone;
 mod usage;
 
+pub use aws_cli::AwsCli;
 pub use context::{Cluster, Connect, Context, ErrorKind, Exit, Reach, WallClock};
 pub(crate) use context::{NoAnswer, is_yes};
 pub use show::Screen;

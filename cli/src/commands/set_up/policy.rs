@@ -12,11 +12,13 @@ use crate::console::{Cluster, Context, Exit, bounded, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::ActionName;
+use model::catalogue::{Catalogue, CataloguePart, Offers};
 use model::control::{ControlKey, PolicyRow};
 use model::events::Subject;
-use model::policy::{Policy, reference};
+use model::policy::{Policy, Size, reference};
+use model::time::Time;
 use runtime::catalogue;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +26,7 @@ use store::WriteError;
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum PolicyCommand {
-    /// Check a file and name every mistake in it; needs no cluster
+    /// Check a file and name every mistake in it; if EC2 can be asked, also what it does not have
     Check(FileArgs),
     /// Store a file as the policy and print what changes
     Set(FileArgs),
@@ -68,20 +70,7 @@ pub struct EditArgs {
 
 pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Exit> {
     match command {
-        PolicyCommand::Check(args) => {
-            let policy = read(&args.file)?;
-            let sizes = show::several(policy.size.len() + policy.several.len(), "size");
-            let max = show::several(policy.nodes.max, "node");
-            writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
-            if policy.launch.subnets.len() > 1 {
-                writeln!(
-                    context.out,
-                    "launch.subnets: EC2 takes one subnet of a zone in a launch call; `nodekeeper sizes --file` says in which zones \
-                     they are"
-                )?;
-            }
-            Ok(Exit::Done)
-        }
+        PolicyCommand::Check(args) => check(context, args).await,
         PolicyCommand::Set(args) => set(context, args).await,
         PolicyCommand::Edit(args) => edit(context, args).await,
         PolicyCommand::Diff(args) => diff(context, args).await,
@@ -98,6 +87,62 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
         Policy::from_toml(&text)
     };
     policy.with_context(|| format!("{shown} is not usable"))
+}
+
+/// Checks a file. If EC2 can be asked from here, its answers are compared, too.
+async fn check(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
+    let policy = read(&args.file)?;
+    let sizes = show::several(policy.size.len() + policy.several.len(), "size");
+    let max = show::several(policy.nodes.max, "node");
+    writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
+    let offered = match context.cluster().await {
+        Ok(cluster) => ask(&cluster, &policy, context.now()).await,
+        Err(error) => Err(error),
+    };
+    let is_compared = offered.is_ok();
+    let policy = policy.with_catalogue(offered.unwrap_or_default());
+    for line in cautions(&policy) {
+        writeln!(context.err, "{line}")?;
+    }
+    if is_compared {
+        remark(context, &policy)?;
+    } else {
+        writeln!(context.err, "not compared with what EC2 has: no account can be asked from here")?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Asks EC2 about all sizes of a policy. Sizes of one type are asked about, too, to compare what the policy says.
+pub(super) async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Catalogue> {
+    let offers: &dyn Offers =
+        cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
+    let mut all = policy.clone();
+    let typed: Value = policy.size.iter().filter(|size| !size.is_derived()).map(as_several).collect();
+    // It is refused only if there is none.
+    let asked = Policy::from_json(&json!({"launch": {"template": "any"}, "size": typed}));
+    all.several.extend(asked.map(|asked| asked.several).unwrap_or_default());
+    let read = catalogue::read(offers, &all, &Catalogue::default(), &CataloguePart::ALL, now).await;
+    Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
+}
+
+/// A size of one type as one of several types, which this type alone meets, whatever EC2 says of it.
+fn as_several(size: &Size) -> Value {
+    json!({
+        "name": size.name, "instance_types": [size.instance_type], "arch": size.kind.arch, "market": size.market,
+        "fallback": size.fallback, "gpus": [0, 1 << 20], "generation": "any", "burstable": true, "bare_metal": true,
+    })
+}
+
+/// What a policy can be used without, and most clusters cannot.
+pub(super) fn cautions(policy: &Policy) -> Vec<&'static str> {
+    let (launch, agent) = (&policy.launch, &policy.agent);
+    let has_agent = agent.x86_64.is_some() || agent.arm64.is_some() || launch.user_data.contains("agent");
+    let zones: BTreeSet<_> = launch.subnets.iter().map(|id| policy.catalogue.zone_of(id)).collect();
+    let is_one_zone = launch.subnets.len() == 1 || (zones.len() == 1 && !zones.contains(&None));
+    let agent =
+        "no agent is named: nodes register only if their image starts one; `nodekeeper up` names one in [agent]";
+    let zone = "all subnets are in one zone: EC2 has more to give if launch.subnets has one of each zone";
+    [(!has_agent, agent), (is_one_zone, zone)].into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
 }
 
 async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
@@ -174,7 +219,7 @@ const LATER: &str = "clean-stale-records asks EC2 in its next run";
 
 /// Asks EC2 what the stored policy needs to know, and stores the answers for the functions. So the next run need not wait for
 /// clean-stale-records.
-async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
     let control = cluster.store.control().await?;
     let (policy, _) = control.checked_policy()?;
     let Some(offers) = cluster.cloud.offers() else {
@@ -220,7 +265,7 @@ fn as_stored(row: Option<&PolicyRow>) -> Value {
 }
 
 /// Prints the changes, and stores this policy if the stored one is still `before`.
-async fn store_over(
+pub(super) async fn store_over(
     context: &mut Context<'_>,
     cluster: &Cluster,
     before: Option<&PolicyRow>,

@@ -3,19 +3,17 @@
 //! Guarantees: a price or a quota is one that AWS told. An unknown value is shown as unknown, or left out.
 //! Does not: store anything, or say which machine the next launch takes. The plan does, and it knows what EC2 refuses.
 
-use super::policy::{self, remark};
+use super::policy::{self, ask, remark};
 use crate::console::show::{self, Rows};
-use crate::console::{Cluster, Context, Exit};
+use crate::console::{Context, Exit};
 use clap::Args;
-use model::catalogue::{Catalogue, CataloguePart, Offers};
+use model::catalogue::{Catalogue, CataloguePart};
 use model::machine::memory;
 use model::policy::{Fallback, Policy, Size};
 use model::quotas::{self, QuotaUse, quota_of};
-use model::time::Time;
 use model::{Market, Usd};
-use runtime::catalogue;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -91,27 +89,6 @@ fn price(usd: Usd) -> String {
 /// The order of the lines: by size, the cheapest first, and rows without a known price last.
 fn order(row: &SizeRow) -> impl Ord + use<'_> {
     (row.size.as_str(), row.price_per_hour.is_none(), row.price_per_hour, row.instance_type.as_str())
-}
-
-/// Asks EC2 about all sizes of a policy. Sizes of one type are asked about, too, to compare what the policy says.
-async fn ask(cluster: &Cluster, policy: &Policy, now: Time) -> anyhow::Result<Catalogue> {
-    let offers: &dyn Offers =
-        cluster.cloud.offers().ok_or_else(|| anyhow::anyhow!("this cloud does not say what it offers"))?;
-    let mut all = policy.clone();
-    let typed: Value = policy.size.iter().filter(|size| !size.is_derived()).map(as_several).collect();
-    // It is refused only if there is none.
-    let asked = Policy::from_json(&json!({"launch": {"template": "any"}, "size": typed}));
-    all.several.extend(asked.map(|asked| asked.several).unwrap_or_default());
-    let read = catalogue::read(offers, &all, &Catalogue::default(), &CataloguePart::ALL, now).await;
-    Ok(Catalogue { wanted: policy.catalogue_wanted(), ..read })
-}
-
-/// A size of one type as one of several types, which this type alone meets, whatever EC2 says of it.
-fn as_several(size: &Size) -> Value {
-    json!({
-        "name": size.name, "instance_types": [size.instance_type], "arch": size.kind.arch, "market": size.market,
-        "fallback": size.fallback, "gpus": [0, 1 << 20], "generation": "any", "burstable": true, "bare_metal": true,
-    })
 }
 
 /// The rows of each size by this catalogue.

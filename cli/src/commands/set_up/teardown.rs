@@ -36,7 +36,7 @@ const FAILED_READS: u32 = 6;
 pub struct TeardownArgs {
     /// The name of the cluster once more, because this command ends all its instances
     #[arg(value_name = "CLUSTER")]
-    pub(in crate::commands) confirm: ClusterName,
+    pub(crate) confirm: ClusterName,
     /// Cancel all jobs. Otherwise running jobs end first, and waiting jobs stay in the queue
     #[arg(long)]
     pub(in crate::commands) cancel_jobs: bool,

@@ -6,7 +6,7 @@
 use crate::console::show::{self, Rows};
 use crate::console::{Context, Exit};
 use crate::view::present::{COUNTED, Snapshot};
-use crate::view::status::{SignLevel, Status, none_or};
+use crate::view::status::{Check, SignLevel, Status, none_or};
 use clap::Args;
 
 #[derive(Args, Clone, Debug)]
@@ -32,8 +32,22 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &StatusArgs) -> anyhow:
 }
 
 fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
+    print_checks(context, &status.checks)?;
+    let out = &mut *context.out;
+    writeln!(out, "nodes: {}", none_or(&status.nodes))?;
+    writeln!(out, "jobs: {}", status.counted_jobs())?;
+    if !status.price_per_hour.is_zero() {
+        let price = show::dollars(status.price_per_hour);
+        writeln!(out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
+    }
+    writeln!(out, "{}", status.summary())?;
+    Ok(())
+}
+
+/// One line for each, with what to do.
+pub(crate) fn print_checks(context: &mut Context<'_>, checks: &[Check]) -> anyhow::Result<()> {
     let mut rows = Rows::new(&[]);
-    for check in &status.checks {
+    for check in checks {
         let mark = match check.level {
             SignLevel::Well => "ok",
             SignLevel::Caution => "look",
@@ -43,13 +57,5 @@ fn print(context: &mut Context<'_>, status: &Status) -> anyhow::Result<()> {
         rows.marked(mark, [check.what.clone(), format!("{}{to_do}", check.text)]);
     }
     rows.colours(context.colours).print(context.out)?;
-    let out = &mut *context.out;
-    writeln!(out, "nodes: {}", none_or(&status.nodes))?;
-    writeln!(out, "jobs: {}", status.counted_jobs())?;
-    if !status.price_per_hour.is_zero() {
-        let price = show::dollars(status.price_per_hour);
-        writeln!(out, "cost: {price} an hour by the policy's list prices; `nodekeeper cost` says for what")?;
-    }
-    writeln!(out, "{}", status.summary())?;
     Ok(())
 }

@@ -8,6 +8,7 @@ mod entering;
 mod explaining;
 mod fetching;
 mod following;
+mod in_aws;
 mod jobs;
 mod naming;
 mod nodes;

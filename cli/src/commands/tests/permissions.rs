@@ -12,10 +12,14 @@ use std::collections::BTreeSet;
 use store::Effect;
 
 /// The person with the fewest permissions who may use this command. `None`: the command calls nothing, or is not for a
-/// deployed cluster.
+/// deployed cluster. Who makes, ends or examines a whole stack has the rights of its account.
 fn who(command: &Command) -> Option<&'static str> {
     match command {
-        Command::Init(_) | Command::Policy(PolicyCommand::Check(_)) => None,
+        Command::Init(_)
+        | Command::Policy(PolicyCommand::Check(_))
+        | Command::Up(_)
+        | Command::Down(_)
+        | Command::Doctor(_) => None,
         Command::Policy(PolicyCommand::Show(_) | PolicyCommand::Diff(_))
         | Command::Jobs(_)
         | Command::Job(_)

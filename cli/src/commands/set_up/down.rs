@@ -1,0 +1,72 @@
+//! `down`: `teardown`, and then the stack.
+//!
+//! Guarantees: the stack goes only after EC2 listed no instance of the cluster. The command can be stopped and given again.
+//! Does not: delete the tables and the outputs of jobs, which outlive the stack, unless `--delete-data` is given.
+
+use super::stack::{ClusterStack, delete};
+use super::teardown::{self, TeardownArgs};
+use super::up;
+use crate::console::{Context, Exit, UsageError};
+use clap::Args;
+use store::TABLES;
+
+#[derive(Args, Clone, Debug)]
+pub struct DownArgs {
+    #[command(flatten)]
+    pub(crate) teardown: TeardownArgs,
+    /// Delete the tables and the outputs of jobs too
+    #[arg(long)]
+    delete_data: bool,
+}
+
+pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::Result<Exit> {
+    let cluster = context.cluster().await?;
+    if cluster.reach.local.is_some() {
+        return Err(UsageError("this is a cluster of `nodekeeper local`: Ctrl-C ends it".into()).into());
+    }
+    let (aws, name) = (&cluster.reach.aws, &args.teardown.confirm);
+    // Without tables there is nothing to let go: an earlier `down` was stopped after them.
+    let stack = ClusterStack::read(aws, name).await?;
+    if stack.is_some() {
+        let exit = teardown::run(context, &args.teardown).await?;
+        if exit != Exit::Done {
+            return Ok(exit);
+        }
+    }
+    let account = up::account(aws).await?;
+    let output =
+        |name: &str| stack.as_ref().and_then(|stack| stack.output(name)).map(|place| place.trim_start_matches("s3://"));
+    // CloudFormation deletes no bucket that has something.
+    let agents = output("AgentBucket").map(|bucket| format!("s3://{bucket}"));
+    let files = format!("s3://nodekeeper-release-{account}-{}/{name}/", aws.region);
+    for place in agents.into_iter().chain([files]) {
+        match aws.call(&["s3", "rm", "--recursive", "--only-show-errors", &place]).await {
+            Err(error) if !error.message.contains("NoSuchBucket") => return Err(error.into()),
+            _ => {}
+        }
+    }
+    if stack.is_some() {
+        writeln!(context.err, "deleting the stack {name}")?;
+        delete(context, aws, name).await?;
+    }
+    let tables: Vec<String> = TABLES.iter().map(|table| format!("{name}-{}", table.table.suffix())).collect();
+    let outputs = output("OutputS3").filter(|place| !place.contains('/'));
+    if !args.delete_data {
+        let bucket = outputs
+            .map(|bucket| format!(", and the bucket {bucket}, which empties itself in 30 days"))
+            .unwrap_or_default();
+        writeln!(context.out, "the stack is gone; what stays are the tables {}{bucket}", tables.join(", "))?;
+        return Ok(Exit::Done);
+    }
+    for table in &tables {
+        match aws.call(&["dynamodb", "delete-table", "--table-name", table]).await {
+            Err(error) if error.code != "ResourceNotFoundException" => return Err(error.into()),
+            _ => {}
+        }
+    }
+    if let Some(bucket) = outputs {
+        aws.call(&["s3", "rb", "--force", &format!("s3://{bucket}")]).await?;
+    }
+    writeln!(context.out, "nothing of the cluster {name} is left but its logs")?;
+    Ok(Exit::Done)
+}

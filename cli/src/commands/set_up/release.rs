@@ -1,0 +1,48 @@
+//! The files of a release, beside the program.
+
+use crate::console::UsageError;
+use anyhow::{Context as _, ensure};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// The architectures, as `uname -m` names them. Functions of the first one are cheaper.
+const ARCHITECTURES: [&str; 2] = ["aarch64", "x86_64"];
+
+#[derive(Debug)]
+pub(super) struct ReleaseFiles {
+    /// The template whose functions are beside it.
+    pub(super) template: PathBuf,
+    /// The agents: architecture, file and digest.
+    pub(super) agents: Vec<(&'static str, PathBuf, String)>,
+}
+
+impl ReleaseFiles {
+    /// The release in this directory. A file that SHA256SUMS names must have the digest that it says.
+    pub(super) fn in_directory(directory: &Path) -> anyhow::Result<Self> {
+        let files = |begin: &str, end: &str| {
+            let file = |arch: &'static str| (arch, directory.join(format!("{begin}{arch}{end}")));
+            ARCHITECTURES.map(file).into_iter().filter(|(_, file)| file.is_file()).collect::<Vec<_>>()
+        };
+        let shown = directory.display();
+        let (templates, agents) = (files("template-", ".yaml"), files("nodekeeper-agent-", ""));
+        let Some((_, template)) = templates.into_iter().next().filter(|_| !agents.is_empty()) else {
+            let why = format!(
+                "{shown} has no template-ARCH.yaml and nodekeeper-agent-ARCH: name the directory of a release (--release), or \
+                 make one with `infra/package`"
+            );
+            return Err(UsageError(why).into());
+        };
+        let sums = std::fs::read_to_string(directory.join("SHA256SUMS")).unwrap_or_default();
+        let with_digest = |(arch, file): (&'static str, PathBuf)| {
+            let bytes = std::fs::read(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+            let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let named = sums.lines().filter_map(|line| line.split_once("  ")).find(|(_, of)| *of == name);
+            let is_whole = named.is_none_or(|(says, _)| says == digest);
+            ensure!(is_whole, "{} is not the file that SHA256SUMS names: fetch the release again", file.display());
+            Ok((arch, file, digest))
+        };
+        let agents = agents.into_iter().map(with_digest).collect::<anyhow::Result<_>>()?;
+        Ok(Self { template, agents })
+    }
+}
