@@ -27,7 +27,7 @@ from local_stack import PROGRAM, ROOT, Local, check
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
 # Subcommands of the AWS CLI that are not calls.
-AWS_OWN = {"s3": {"cp", "ls", "rm"}, "login": set()}
+AWS_OWN = {"s3": {"cp", "ls", "mb", "rm"}, "login": set()}
 # Commands of the CLI that stand beside the calls of a service.
 AWS_BESIDE = {("cloudformation", "deploy"), ("cloudformation", "package")}
 
