@@ -13,6 +13,7 @@ use crate::console::{Cluster, Context, Exit, UsageError, show};
 use crate::view::present::{COUNTED, Snapshot};
 use crate::view::status::{Check, SignLevel, Status};
 use clap::Args;
+use model::functions::POLL_AND_SCALE;
 use model::ids::ClusterName;
 use model::policy::Policy;
 use model::time::{Span, Time};
@@ -212,6 +213,7 @@ async fn of_cluster(context: &Context<'_>, cluster: &Cluster, stack: &ClusterSta
         let answer = aws.call(&["sns", "list-subscriptions-by-topic", "--topic-arn", topic]).await;
         checks.push(answered("alarms", answer, |answer| alarms(&answer, topic)));
     }
+    checks.push(dry_run(aws, &args.name).await);
     match cluster.store.control().await {
         Ok(control) => match control.checked_policy() {
             Ok((policy, _)) => checks.extend(of_policy(aws, &policy, now).await),
@@ -224,6 +226,25 @@ async fn of_cluster(context: &Context<'_>, cluster: &Cluster, stack: &ClusterSta
         Err(error) => checks.push(wrong("status", &show::error(&error), "")),
     }
     checks
+}
+
+/// Whether a run of poll-and-scale, which changes nothing, succeeds with its own role: it reads the tables and asks EC2.
+async fn dry_run(aws: &AwsCli, cluster: &ClusterName) -> Check {
+    let name = format!("{cluster}-{}", POLL_AND_SCALE.name);
+    let files = tempfile::NamedTempFile::new().and_then(|answer| Ok((answer, tempfile::NamedTempFile::new()?)));
+    let Ok((answer, event)) = files else { return caution("run", "there is no place for a temporary file", "") };
+    let event_file = format!("fileb://{}", event.path().display());
+    let place = answer.path().to_string_lossy();
+    let written = std::fs::write(event.path(), r#"{"dry_run": true}"#);
+    let call = ["lambda", "invoke", "--function-name", &name, "--payload", &event_file, &place];
+    let invoked = match written {
+        Ok(()) => aws.call(&call).await,
+        Err(error) => return caution("run", &error.to_string(), ""),
+    };
+    answered("run", invoked, |invoked| match text(&invoked, "/FunctionError") {
+        "" => well("run", "poll-and-scale can read the tables and EC2"),
+        _ => wrong("run", &std::fs::read_to_string(answer.path()).unwrap_or_default(), "see its log"),
+    })
 }
 
 async fn signs(cluster: &Cluster, now: Time) -> anyhow::Result<Vec<Check>> {

@@ -283,7 +283,12 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
         out.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let out = doctor().await;
-    for line in ["ok credentials arn:aws:iam", "ok subnets in eu-1a, eu-1b, each with a way out", "ok agent"] {
+    for line in [
+        "ok credentials arn:aws:iam",
+        "ok subnets in eu-1a, eu-1b, each with a way out",
+        "ok agent",
+        "ok run poll-and-scale can read",
+    ] {
         assert!(out.contains(line), "{line}: {out}");
     }
     let refused = |code: &str| format!("An error occurred ({code}) when calling the X operation: no");
@@ -329,6 +334,7 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
             "WRONG stack test in the state ROLLBACK_COMPLETE|makes it anew",
         ),
         ("cloudformation-describe-stacks.err", NO_STACK, "look stack there is none yet: nodekeeper up test"),
+        ("lambda-invoke", r#"{"StatusCode": 200, "FunctionError": "Unhandled"}"#, "WRONG run"),
         (
             "scheduler-list-schedule-groups.err",
             "Could not connect to the endpoint URL",
