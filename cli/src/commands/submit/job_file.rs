@@ -17,7 +17,7 @@ use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
 use crate::view::find::{Finder, Meant};
 use anyhow::{Context as _, bail};
 use model::array::Array;
-use model::ids::JobId;
+use model::ids::{JobId, Ulid};
 use model::ranges::Ranges;
 use model::rng::Rng;
 use model::time::Time;
@@ -68,8 +68,7 @@ pub(in crate::commands) async fn submit(
     let lines = understand(bytes, &defaults, &args.job.files, &mut files, shown)?;
     // Every job is checked before anything is written.
     let now = context.now();
-    let fresh = JobId::new(Rng::real().ulid(now));
-    let checked = lines.iter().map(|line| Job::submit(fresh, line.spec.clone(), now));
+    let checked = lines.iter().map(|line| Job::submit(JobId::new(Ulid::nil()), line.spec.clone(), now));
     let mistakes = lines
         .iter()
         .zip(checked)
@@ -77,6 +76,7 @@ pub(in crate::commands) async fn submit(
     refuse(shown, mistakes.collect())?;
     let keyed = keys(&lines, shown)?;
     let cluster = context.cluster().await?;
+    let fresh = JobId::new(cluster.store.rng().ulid(now));
     let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, fresh, now };
     match keyed {
         Some(keys) => file.submit_lines(context, &keys).await,

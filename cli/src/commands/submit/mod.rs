@@ -33,9 +33,8 @@ use job_files::{FileOptions, FromJob, LocalFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
 use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
-use model::ids::JobId;
+use model::ids::{JobId, Ulid};
 use model::ranges::Ranges;
-use model::rng::Rng;
 use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal};
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -329,17 +328,19 @@ pub(in crate::commands) async fn write(
         input::pass_on(context, &mut spec)?;
     }
     let now = context.now();
-    let fresh = JobId::new(Rng::real().ulid(now));
     // A mistake in the options is an error before anything is read.
-    let (checked, mut each) = (jobs(&spec, &AfterEach::default(), fresh)?, AfterEach::default());
+    let (checked, mut each) = (jobs(&spec, &AfterEach::default(), JobId::new(Ulid::nil()))?, AfterEach::default());
+    // A job alone has the same parts as a line.
     let elements = checked.iter().map(|job| (&job.work.pack, job.env.get(INDEX_VARIABLE)));
+    let elements: Vec<_> = elements.filter(|(pack, index)| pack.is_some() || index.is_some()).collect();
     let names = json!({
-        "after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": elements.collect::<Vec<_>>(),
+        "after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": Some(elements).filter(|all| !all.is_empty()),
         "after_each": after_each,
     });
     let key = options.key.as_deref().map(|key| Ok(Keyed::new(key, GivenParts::of(&spec, &names)?)));
     let key = key.transpose().map_err(|e: anyhow::Error| e)?;
     let cluster = context.cluster().await?;
+    let fresh = JobId::new(cluster.store.rng().ulid(now));
     let earlier = match &key {
         Some(key) => key.earlier(&cluster.store).await?,
         None => None,

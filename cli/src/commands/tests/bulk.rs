@@ -350,6 +350,16 @@ async fn each_line_of_a_file_may_have_a_key_and_only_new_lines_are_written() {
 }
 
 #[tokio::test]
+async fn a_key_of_a_line_and_of_an_option_is_the_same_key() {
+    let world = World::with_policy().await;
+    let line = r#"{"key": "k", "command": ["work", "30"]}"#;
+    let first = world.run_with(&["submit", "--file", "-"], line).await.done();
+    assert_eq!(world.run(&["submit", "--key", "k", "--", "work", "30"]).await.out, first);
+    let other = world.run(&["submit", "--key", "k", "--count", "2", "--", "work", "30"]).await.error();
+    assert!(other.contains("with another array"), "{other}");
+}
+
+#[tokio::test]
 async fn a_file_with_a_key_is_one_submission() {
     let world = World::with_policy().await;
     let input = "{\"command\": \"a\"}\n{\"command\": \"b\"}\n";
