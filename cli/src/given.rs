@@ -14,7 +14,7 @@ use crate::console::UsageError;
 use anyhow::Context as _;
 use aws_config::profile;
 use aws_types::os_shim_internal::{Env, Fs};
-use model::ids::ClusterName;
+use model::ClusterName;
 use std::collections::BTreeMap;
 
 /// The variables that name an endpoint in place of AWS.

@@ -9,8 +9,7 @@ use anstream::AutoStream;
 use anyhow::Context as _;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cloud::Ec2;
-use model::ids::ClusterName;
-use model::time::Time;
+use model::{ClusterName, Time};
 use nodekeeper_cli::command::{self, Command};
 #[cfg(not(feature = "local"))]
 use nodekeeper_cli::console::UsageError;

@@ -13,7 +13,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | `args`, `error`, `terminal` | options, texts of errors, and output |
-//! | `run` | the life of the command, from start to end |
+//! | `run`, `end_signals` | the life of the command, from start to end, and the signals that end it |
 //! | `stack` | starts and stops the parts |
 //! | `ports` | the addresses of the parts |
 //! | `agent_program` | finds the agent, and builds it in a source tree |
@@ -32,6 +32,7 @@ mod args;
 mod database;
 mod directory;
 mod dynamo;
+mod end_signals;
 mod environment;
 mod error;
 mod functions;

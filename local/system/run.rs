@@ -4,11 +4,11 @@
 //! Does not: start or stop the parts itself; `stack` does.
 
 use super::args::{LocalArgs, LocalAuth, LocalEnv};
+use super::end_signals::EndSignals;
 use super::machines::agent_program::agent;
 use super::machines::processes;
 use super::stack::Stack;
 use super::terminal::say;
-use crate::console::signals::EndSignals;
 use anyhow::{Context as _, ensure};
 
 /// Runs the system until it is told to end.

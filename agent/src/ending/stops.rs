@@ -107,7 +107,7 @@ mod tests {
 
     /// The steps with their seconds, if a stop is ordered at the second of `order`.
     fn steps(stop_notice_s: u64, timeout_s: u64, order: Option<u64>) -> Vec<(StopStep, u64)> {
-        let policy = FailurePolicy { kill_timeout_s: 5, stop_notice_s, ..FailurePolicy::DEFAULT };
+        let policy = FailurePolicy { kill_timeout_s: 5, stop_notice_s, ..FailurePolicy::default() };
         let (now, mut found) = (Instant::now(), Vec::new());
         let mut stops = Stops::new(&policy, timeout_s, now);
         for s in 0..400 {

@@ -9,10 +9,8 @@ pub(crate) mod operate;
 use crate::console::show::several;
 use crate::console::{Cluster, WallClock};
 use crate::view::find::{no_job, no_node};
-use model::events::Subject;
-use model::ids::{JobId, Slot};
-use model::time::Time;
-use model::{ActionName, Intent, Job, NodeRecord, NodeState};
+use anyhow::bail;
+use model::{ActionName, Intent, Job, JobId, NodeRecord, NodeState, Slot, Subject, Time};
 use operate::{BY_OPERATOR, record_event, retried};
 use std::collections::BTreeMap;
 use store::transactions::{Retention, change_jobs};
@@ -94,7 +92,7 @@ pub(crate) async fn change_intent(
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
         // The termination of this node has begun and cannot be undone.
         if matches!(record.state, NodeState::ShuttingDown(_)) {
-            anyhow::bail!("slot {slot} is shutting down already: its intent cannot change any more");
+            bail!("slot {slot} is shutting down already: its intent cannot change any more");
         }
         if record.life().is_some_and(|l| l.intent == intent && (by.is_none() || l.drain_by_at == by)) {
             return Ok(None);

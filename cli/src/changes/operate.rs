@@ -5,12 +5,11 @@
 //! Does not: decide what is written.
 
 use crate::console::{Cluster, UsageError};
-use model::events::{Event, Subject};
+use anyhow::bail;
 use model::files::bytes_on_disk;
-use model::policy::{Policy, example_json};
+use model::policy::example_json;
 use model::rights::{role_arn, role_name};
-use model::time::Time;
-use model::{ActionName, JobSpec};
+use model::{ActionName, Event, JobSpec, Policy, Subject, Time};
 use std::collections::BTreeSet;
 use store::WriteError;
 use store::transactions::Retention;
@@ -55,7 +54,7 @@ pub(crate) async fn accepting<'a>(
     jobs: impl IntoIterator<Item = &'a JobSpec> + Clone,
 ) -> anyhow::Result<()> {
     if let Some((_, why)) = lacking(cluster, jobs.clone()).await.pop() {
-        return Err(UsageError(why).into());
+        bail!(UsageError(why));
     }
     let (mut roles, mut needs_bucket, mut inputs) = (BTreeSet::new(), false, 0);
     for job in jobs {
@@ -66,17 +65,16 @@ pub(crate) async fn accepting<'a>(
     if !roles.is_empty() || needs_bucket {
         let (policy, _) = cluster.store.ingest_control().await?.checked_policy()?;
         if let Some(unlisted) = roles.into_iter().find(|name| role_arn(&policy.jobs.roles, name).is_none()) {
-            return Err(UsageError(unlisted_role(&policy, unlisted)).into());
+            bail!(UsageError(unlisted_role(&policy, unlisted)));
         }
         if needs_bucket && policy.output.s3.is_none() {
-            return Err(UsageError(NO_BUCKET.to_owned()).into());
+            bail!(UsageError(NO_BUCKET.to_owned()));
         }
         if let Some(most) = policy.most_scratch_gib().filter(|most| inputs > most << 30) {
             let needed = inputs.div_ceil(1 << 30);
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "the inputs of a job take up {needed} GiB on its node, and no size of the policy has more than {most} GiB of scratch space"
-            ))
-            .into());
+            )));
         }
     }
     Ok(())
@@ -101,7 +99,7 @@ pub(crate) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> 
         match attempt().await {
             Err(e) if lost_race(&e) && tries < RETRIES => tries += 1,
             Err(e) if lost_race(&e) => {
-                anyhow::bail!("nothing was written: someone else changed it {tries} times meanwhile: try again")
+                bail!("nothing was written: someone else changed it {tries} times meanwhile: try again")
             }
             other => return other,
         }

@@ -17,9 +17,7 @@ use anyhow::bail;
 use clap::{Args, FromArgMatches};
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::ids::JobId;
-use model::time::{Span, Time};
-use model::{ActionName, Job, Pause};
+use model::{ActionName, Job, JobId, Pause, Span, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -101,7 +99,7 @@ pub(crate) async fn run(context: &mut Context<'_>, _: &BatchArgs) -> anyhow::Res
 }
 
 /// Answers these lines until they end and nothing is waited for any more.
-pub(in crate::commands) async fn answer(
+pub(crate) async fn answer(
     context: &mut Context<'_>,
     mut lines: Receiver<io::Result<Vec<u8>>>,
 ) -> anyhow::Result<Exit> {
@@ -211,7 +209,7 @@ impl Session {
                 let ids = self.ids(&jobs).await?;
                 let jobs = self.cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
                 if let Some(gone) = ids.iter().find(|id| !jobs.iter().any(|job| job.summary.job_id == **id)) {
-                    return Err(UsageError(format!("job {gone} is not stored")).into());
+                    bail!(UsageError(format!("job {gone} is not stored")));
                 }
                 self.waits.push(Wait { id: id.clone(), left: ids.into_iter().collect() });
                 self.ended(context, jobs)?;

@@ -7,8 +7,7 @@ use super::amounts::Moment;
 use crate::view::stored::Among;
 use clap::{ArgAction, Args};
 use model::names::matches;
-use model::time::Time;
-use model::{JobState, JobSummary};
+use model::{JobState, JobSummary, Time};
 use store::End;
 
 /// `--state`, `--name`, `--since`

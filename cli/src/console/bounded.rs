@@ -5,7 +5,7 @@
 //! Does not: know what the text means.
 
 use super::UsageError;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn bytes(from: impl Read, shown: &str, most: u64) -> anyhow::Result<V
     read.with_context(|| format!("{shown} cannot be read"))?;
     if all.len() as u64 > most {
         let most = if most < 1 << 20 { format!("{most} bytes") } else { format!("{} MiB", most >> 20) };
-        return Err(UsageError(format!("{shown} has more than {most}: give less at once")).into());
+        bail!(UsageError(format!("{shown} has more than {most}: give less at once")));
     }
     Ok(all)
 }

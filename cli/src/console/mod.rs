@@ -1,12 +1,11 @@
-//! The base of every command: its inputs, its output, and the signals that end it.
+//! The base of every command: its inputs and its output.
 //!
 //! | where | what |
 //! | --- | --- |
 //! | `aws_cli` | calls of AWS that are made once for a cluster |
 //! | `context` | the cluster, the streams and the clock of a command, and its outcome |
 //! | `bounded` | files and standard input of a person, read up to a bound |
-//! | [`show`], `tone` | tables and times for people, JSON for programs; the tone of a state |
-//! | `signals` | the signals that end the program |
+//! | [`show`] | tables and times for people, JSON for programs |
 //! | `standard_output` | standard output, whose errors name it |
 //! | `usage` | the error of a wrong command line |
 //!
@@ -16,9 +15,7 @@ pub(crate) mod aws_cli;
 pub(crate) mod bounded;
 mod context;
 pub mod show;
-pub(crate) mod signals;
 mod standard_output;
-pub(crate) mod tone;
 mod usage;
 
 pub use aws_cli::AwsCli;

@@ -3,13 +3,10 @@
 //! Guarantees: text from users or nodes cannot control the terminal.
 //! Does not: know what the output means.
 
-use super::tone::Tone;
 use comfy_table::{Cell, Color, Table, presets};
 pub(crate) use model::left_out::without_nulls;
-use model::money::Usd;
 use model::names::is_obeyed;
-use model::time::Time;
-use model::{Arch, Capacity, MachineKind, MachineNeed};
+use model::{Arch, Capacity, MachineKind, MachineNeed, Time, Usd};
 pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use serde_json::Value;
@@ -100,11 +97,20 @@ impl Rows {
 
 fn toned(word: &str) -> Cell {
     let cell = Cell::new(word);
-    match Tone::of(word) {
-        Tone::Good => cell.fg(Color::DarkGreen),
-        Tone::Warn => cell.fg(Color::DarkYellow),
-        Tone::Bad => cell.fg(Color::DarkRed),
-        Tone::Plain => cell,
+    if let Some(colour) = colour_of(word) { cell.fg(colour) } else { cell }
+}
+
+/// The colour of a state, a status or a mark of `status`. It has no meaning of its own: the word is always there. An unknown word has
+/// none.
+fn colour_of(word: &str) -> Option<Color> {
+    match word {
+        "ok" | "ready" | "running" | "placed" | "complete" => Some(Color::DarkGreen),
+        // On its way, or an operator may want to know of it.
+        "look" | "assigned" | "syncing" | "shutting_down" | "placing" | "regrouping" | "unknown" | "cancelled"
+        | "hold" | "drain" | "stop" => Some(Color::DarkYellow),
+        // It failed, or somebody must act.
+        "WRONG" | "disconnected" | "down" | "failed" | "rejected" | "lost" => Some(Color::DarkRed),
+        _ => None,
     }
 }
 
@@ -264,7 +270,7 @@ pub(crate) fn counted(counts: impl IntoIterator<Item = (impl ToString, impl ToSt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::time::Span;
+    use model::{ClientStatus, Intent, JobState, NodeStateName, NodeStatus, Span};
 
     #[test]
     fn times_are_said_in_one_unit() {
@@ -324,5 +330,18 @@ mod tests {
     fn commands_are_quoted_for_a_shell() {
         let words = ["sh", "-c", "echo 'a b'", ""].map(str::to_owned);
         assert_eq!(command(&words), r"sh -c 'echo '\''a b'\''' ''");
+    }
+
+    /// A new state must get a colour, or be added to this list of words without a colour.
+    #[test]
+    fn every_state_has_a_colour_or_is_meant_to_have_none() {
+        let words = JobState::ALL.iter().map(|w| w.as_str());
+        let words = words.chain(NodeStatus::ALL.iter().map(|w| w.as_str()));
+        let words = words.chain(NodeStateName::ALL.iter().map(|w| w.as_str()));
+        let words = words.chain(ClientStatus::ALL.iter().map(|w| w.as_str()));
+        let words = words.chain(Intent::ALL.iter().map(|w| w.as_str()));
+        let plain: Vec<&str> = words.filter(|word| colour_of(word).is_none()).collect();
+        assert_eq!(plain, ["queued", "cleaned", "in_use", "pending", "run"]);
+        assert_eq!(["failed", "ready", ""].map(colour_of), [Some(Color::DarkRed), Some(Color::DarkGreen), None]);
     }
 }

@@ -3,10 +3,7 @@
 //! Guarantees: elements that are jobs and elements of packs look the same.
 //! Does not: know of jobs that are not given. Rows of ended jobs are deleted after a while.
 
-use model::array::Array;
-use model::elements::Outcome;
-use model::ranges::Ranges;
-use model::{Job, JobState, JobSummary};
+use model::{Array, Job, JobState, JobSummary, Outcome, Ranges};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

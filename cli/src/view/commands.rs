@@ -4,8 +4,7 @@
 //! Does not: read rows that are not shown.
 
 use super::rows::JobRow;
-use model::Version;
-use model::ids::JobId;
+use model::{JobId, Version};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use store::{DbError, Store};

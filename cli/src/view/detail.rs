@@ -7,9 +7,7 @@ use super::rows::{event_row, retry_rules, with};
 use super::story;
 use crate::console::show;
 use history::History;
-use model::events::Subject;
-use model::ids::{JobId, Slot};
-use model::{Alloc, EndCause, Job};
+use model::{Alloc, EndCause, Job, JobId, Slot, Subject};
 use serde_json::{Value, json};
 use store::{DbError, Store};
 

@@ -12,10 +12,9 @@
 
 use crate::console::Cluster;
 use crate::console::show::{one_line, several};
-use model::array::{Array, MAX_ARRAY};
-use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::ranges::Ranges;
-use model::{Job, JobSummary, NodeRecord, NodeState};
+use anyhow::bail;
+use model::array::MAX_ARRAY;
+use model::{AllocId, Array, Job, JobId, JobSummary, NodeId, NodeRecord, NodeState, Ranges, Slot};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, Store};
@@ -286,7 +285,7 @@ impl<'a> Finder<'a> {
             several => {
                 let slots: Vec<String> = several.iter().take(LISTED).map(|record| record.slot.to_string()).collect();
                 let n = several.len();
-                anyhow::bail!("{n} nodes fit {}: slots {}: give one of these numbers", quoted(text), slots.join(", "))
+                bail!("{n} nodes fit {}: slots {}: give one of these numbers", quoted(text), slots.join(", "))
             }
         }
     }

@@ -38,14 +38,13 @@ pub(crate) use detail::{job_detail, job_shape, node_detail};
 pub(crate) use list::ListQuery;
 pub(crate) use live::{EndedJobs, LiveView};
 pub(crate) use next::NextRun;
-pub(crate) use rows::{JobRow, event_row, folded, node_row, retry_rules, with};
+pub(crate) use rows::{JobRow, by_array, event_row, folded, node_row, retry_rules, with};
 
 use crate::console::{Cluster, WallClock};
 use cached::Cached;
 use commands::Commands;
 use history::History;
-use model::cloud::Cloud;
-use model::time::Span;
+use model::{Cloud, Span};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;

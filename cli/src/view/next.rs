@@ -5,10 +5,7 @@
 
 use crate::console::Cluster;
 use crate::console::show::one_line;
-use model::cloud::Cloud;
-use model::ids::{JobId, NodeId, Slot};
-use model::time::Time;
-use model::{ActionName, AllocSummary, ClientStatus, NodeRecord};
+use model::{ActionName, AllocSummary, ClientStatus, Cloud, JobId, NodeId, NodeRecord, Slot, Time};
 use poll_and_scale::FleetPlan;
 use runtime::observation::{Audience, Lists, ObserveError};
 use runtime::validation::InvalidRow;

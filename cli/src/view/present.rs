@@ -5,11 +5,7 @@
 //! Does not: leave out rows that contradict the contract. The plan does.
 
 use super::next::NextRun;
-use model::cloud::Cloud;
-use model::control::Control;
-use model::ids::{AllocId, JobId, Slot};
-use model::time::Time;
-use model::{JobSummary, NodeRecord};
+use model::{AllocId, Cloud, Control, JobId, JobSummary, NodeRecord, Slot, Time};
 use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, WaitingJobs};

@@ -8,11 +8,10 @@ use super::next::NextRun;
 use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
-use model::array::Array;
-use model::events::Event;
-use model::ids::{AllocId, JobId, Slot};
-use model::time::{Span, Time};
-use model::{ActionName, Capacity, EndCause, Job, JobState, JobSummary, NodeRecord};
+use model::{
+    ActionName, AllocId, Array, Capacity, EndCause, Event, Job, JobId, JobState, JobSummary, NodeRecord, Slot, Span,
+    Time,
+};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -117,25 +116,28 @@ impl JobRow {
     }
 }
 
-/// The rows of a list with each array as one row: the first of its rows, with the states of all of them.
-pub(crate) fn folded(rows: Vec<JobRow>) -> Vec<JobRow> {
-    let mut lines: Vec<JobRow> = Vec::new();
-    let mut arrays: BTreeMap<Array, (usize, Vec<JobSummary>)> = BTreeMap::new();
+/// The rows of a list as its lines: those of an array together, in the place of its first row.
+pub(crate) fn by_array(rows: Vec<JobRow>) -> Vec<Vec<JobRow>> {
+    let (mut lines, mut arrays) = (Vec::<Vec<JobRow>>::new(), BTreeMap::new());
     for row in rows {
         let array = row.summary.array_count.map(|_| Array::of(row.summary.job_id));
-        if let Some((_, elements)) = array.and_then(|array| arrays.get_mut(&array)) {
-            elements.push(row.summary);
-            continue;
-        }
-        array.map(|array| arrays.insert(array, (lines.len(), vec![row.summary.clone()])));
-        lines.push(row);
-    }
-    for (line, elements) in arrays.into_values() {
-        if let Some(line) = lines.get_mut(line) {
-            line.array_states = Some(States::of(&elements));
+        let place = array.map_or(lines.len(), |array| *arrays.entry(array).or_insert(lines.len()));
+        match lines.get_mut(place) {
+            Some(line) => line.push(row),
+            None => lines.push(vec![row]),
         }
     }
     lines
+}
+
+/// The rows of a list with each array as one row: the first of its rows, with the states of all of them.
+pub(crate) fn folded(rows: Vec<JobRow>) -> Vec<JobRow> {
+    let fold = |line: Vec<JobRow>| {
+        let states = States::of(line.iter().map(|row| &row.summary));
+        let first = line.into_iter().next()?;
+        Some(JobRow { array_states: first.summary.array_count.map(|_| states), ..first })
+    };
+    by_array(rows).into_iter().filter_map(fold).collect()
 }
 
 /// A node in a list. `state` is the status of a node in use, otherwise the state of the record; `work` has the first [`NAMED`]

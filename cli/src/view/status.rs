@@ -6,10 +6,8 @@
 
 use super::present::Snapshot;
 use crate::console::show::counted;
-use model::events::Subject;
 use model::handle::STUCK_AFTER;
-use model::money::Usd;
-use model::{Handle, JobSummary, NodeRecord, functions};
+use model::{Handle, JobSummary, NodeRecord, Subject, Usd, functions};
 use runtime::observation::ObserveError;
 use runtime::signs::{self, Facts};
 pub(crate) use runtime::signs::{Raised as Check, SignLevel};

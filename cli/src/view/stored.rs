@@ -3,9 +3,7 @@
 //! Guarantees: it stops reading when it has the wanted jobs, or has looked at as many as it may. Each row is read consistently.
 //! Does not: see a job that was submitted a moment ago, because the indexes are behind the table.
 
-use model::ids::JobId;
-use model::time::Time;
-use model::{Job, JobSummary};
+use model::{Job, JobId, JobSummary, Time};
 use std::cmp::Reverse;
 use store::{DbError, JobIds, Store, Unreadable};
 

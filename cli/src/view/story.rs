@@ -8,10 +8,8 @@
 
 use crate::console::show::several;
 use futures::{StreamExt, TryStreamExt, stream};
-use model::events::{ENDED_ALLOC, ENDED_AS, Event, FOR_COSTS, Subject};
-use model::ids::{AllocId, JobId};
-use model::time::{Span, Time};
-use model::{ActionName, Alloc, Job, JobSummary};
+use model::events::{ENDED_ALLOC, ENDED_AS, FOR_COSTS};
+use model::{ActionName, Alloc, AllocId, Event, Job, JobId, JobSummary, Span, Subject, Time};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use store::{DbError, Store};

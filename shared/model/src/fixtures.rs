@@ -5,13 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "only tests use it")]
 
 use crate::catalogue::{Catalogue, Offered, Offers, Subnet, TypeFacts};
-use crate::cloud::{CloudError, Instance, InstanceState, NODE_TAG, NewInstance};
-use crate::control::{BrakeEntry, BrakePart, BrakeState, ControlKey};
-use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::reservation::CapacityReservation;
-use crate::time::{Span, Time};
+use crate::cloud::{Instance, NODE_TAG, NewInstance};
+use crate::control::{BrakeEntry, BrakePart, BrakeState};
 use crate::wire::Heartbeat;
-use crate::*;
+use crate::{AllocId, CapacityReservation, CloudError, ControlKey, InstanceState, JobId, NodeId, Slot, Span, Time, *};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use ulid::Ulid;
@@ -49,7 +46,7 @@ pub fn offering() -> Offering {
         template_version: None,
         price_per_hour: Usd::from_micros(100_000),
         capacity: Capacity { vcpus: 2, memory_mib: 8192, scratch_gib: 0, gpus: 0 },
-        kind: MachineKind::DEFAULT,
+        kind: MachineKind::default(),
     }
 }
 

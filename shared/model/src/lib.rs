@@ -1,6 +1,7 @@
 //! The model: the records that nodekeeper keeps, how each may change, and the words for them.
 //!
-//! The folders have an order: each uses only those above it. Users name the modules, not the folders.
+//! The folders have an order: each uses only those above it. Users name the modules, not the folders. The types that most files name
+//! stand at the root.
 //!
 //! | folder | what | modules |
 //! | --- | --- | --- |
@@ -53,31 +54,57 @@ pub(crate) use base::{mistakes, text_form};
 pub(crate) use job::standing;
 pub(crate) use run::{alloc_ids, instance, job_record};
 
+pub use action::{Describe, EventPolicy, Plan};
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use alloc_ids::AllocIds;
+pub use array::{Array, ArrayLimit};
+pub use auth::NodeKey;
+pub use batch::Batch;
+pub use brake::BrakeChange;
+pub use catalogue::{Catalogue, CataloguePart, Offers, PartState, Subnet, TypeFacts};
+pub use cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NewInstance, Refusal};
+pub use control::{Control, ControlKey};
+pub use elements::{ElementReport, Outcome, Pack};
 pub use end_cause::{EndCause, Ending, FREE_MOVES, Payer, RunReport};
 pub use enums::{
-    ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, Intent, JobState,
-    Market, MarketNeed, NodeStateName, NodeStatus, Reconcile, UnknownWord,
+    ActionName, AfterEnd, Arch, BrakeKind, Class, ClientStatus, Desired, HandleKind, HandleState, InstanceState,
+    Intent, JobState, Market, MarketNeed, NodeStateName, NodeStatus, Reach, Reconcile,
 };
 pub use error_chain::{MAX_REASON_BYTES, short_reason};
+pub use events::{Event, Subject};
+pub use explain::{Explanation, SetNote, Waiting};
 pub use failure_policy::FailurePolicy;
-pub use files::{Content, Output, Source, StoredOutput};
+pub use files::{Checkpoint, Content, Inputs, Output, Source, StoredOutput};
+pub use functions::Function;
 pub use handle::{Handle, MAX_DUE_S, cache_handle};
+pub use ids::{AllocId, ClusterName, JobId, NodeId, Slot};
+pub use image::ImageDigest;
 pub use job_record::{Job, Pause};
+pub use launch::{LaunchCall, LaunchRequest, LaunchSettings};
+pub use limits::Limit;
 pub use machine::{Capacity, MAX_LABELS, Machine, MachineKind, MachineNeed};
 pub use mistakes::BadJob;
-pub use money::{BadAmount, Usd};
+pub use money::Usd;
 pub use needs::{MAX_NODES, Needs};
 pub use node::{
     ABSENCE_CONFIRM, Contact, InUse, LAUNCH_CLAIM, LONGEST_UPTIME_MS, Life, NewLife, NodeRecord, NodeState,
     NotPossible, Offering, ShuttingDown, Version,
 };
+pub use output::{Stream, Switches};
+pub use policy::Policy;
+pub use ranges::Ranges;
+pub use reason::Reason;
+pub use refusal::Scope;
+pub use reservation::{CapacityReservation, Reserved};
 pub use retry::RetryRule;
+pub use rng::Rng;
 pub use signals::Signal;
 pub use spec::{DEFAULT_PRIORITY, JobSpec, MAX_PRIORITY};
 pub use standing::JobSet;
+pub use stored::S3Place;
 pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use text_form::BadText;
+pub use time::{Span, Time};
 pub use tries::{JobTimes, Tries};
 pub use usage::Usage;
 pub use work::{

@@ -5,16 +5,12 @@
 //! each body, so that they cannot disagree.
 //! Does not: decide anything, or know how a body was sent.
 
-use crate::batch::Batch;
-use crate::end_cause::{EndCause, RunReport};
 use crate::enums::{ClientStatus, Desired, HandleKind, Intent, NodeStatus};
 use crate::error_chain::short_reason;
-use crate::failure_policy::FailurePolicy;
-use crate::ids::{AllocId, ClusterName, JobId, NodeId};
-use crate::needs::Needs;
-use crate::stored::S3Place;
-use crate::time::Time;
-use crate::work::{Environment, Work};
+use crate::{
+    AllocId, Batch, ClusterName, EndCause, Environment, FailurePolicy, JobId, Needs, NodeId, RunReport, S3Place, Time,
+    Work,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -109,7 +109,7 @@ impl Request {
             let message = format!("{} takes POST, not {}", self.shown_path(), self.method);
             return Err(HttpError::new(ErrorCode::MethodNotAllowed, message));
         }
-        let node = node.parse().map_err(|e: model::ids::BadId| HttpError::new(ErrorCode::BadRequest, e.to_string()))?;
+        let node = node.parse().map_err(|e: model::BadText| HttpError::new(ErrorCode::BadRequest, e.to_string()))?;
         Ok((node, what))
     }
 

@@ -197,7 +197,7 @@ impl Draw {
                     } else {
                         MarketNeed::OnDemand
                     }),
-                    ..MachineNeed::ANY
+                    ..MachineNeed::default()
                 },
                 ..Needs::default()
             },

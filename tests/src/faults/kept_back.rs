@@ -116,7 +116,7 @@ async fn a_release_is_used_up_by_what_it_let_go_and_not_by_a_run_that_failed() {
     let kind = BrakeKind::Orphans;
     let held: BrakeEntry = store.entry(&ControlKey::Brake(kind)).await.unwrap();
     let before: Release = store.entry(&ControlKey::Release(kind)).await.unwrap();
-    let given = before.given(&held, None, Span::from_s(3600), at(NOW_S + 10));
+    let given = before.given(&held, Span::from_s(3600), at(NOW_S + 10));
     store.write_entry(&before, &given).await.unwrap();
     ec2.refuses.store(true, Ordering::Relaxed);
     assert_eq!(run(NOW_S + 60).await, all(ActionOutcome::Failed));

@@ -89,7 +89,7 @@ async fn limits(world: &World) -> Vec<String> {
     control
         .limits(world.now())
         .iter()
-        .map(|limit| format!("{} {}", limit.key(), limit.row().message.as_deref().unwrap_or("")))
+        .map(|limit| format!("{} {}", limit.key, limit.row.message.as_deref().unwrap_or("")))
         .collect()
 }
 
@@ -141,7 +141,7 @@ async fn one_call_goes_on_with_the_next_way_and_each_record_says_by_which_it_was
     assert_eq!(bought.iter().filter(|what| what.starts_with("spot m7i.large in z3 $")).count(), 3, "{bought:?}");
     // A way that ran short is limited. A way that gave instances is not.
     let control = world.look.control().await.unwrap();
-    let limits: Vec<String> = control.limits(world.now()).iter().map(|limit| limit.key().to_string()).collect();
+    let limits: Vec<String> = control.limits(world.now()).iter().map(|limit| limit.key.to_string()).collect();
     assert!(limits.contains(&format!("limit#short#offering#spot#{two}#z1")), "{limits:?}");
     assert!(!limits.contains(&format!("limit#short#offering#spot#{two}#z3")), "{limits:?}");
 }

@@ -8,13 +8,13 @@ use runtime::observation::Observation;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-async fn world() -> World {
+pub(super) async fn world() -> World {
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 4});
     World::with(policy, ec2_stand_in::Ec2Settings::default()).await
 }
 
-async fn submit(world: &World, args: &[&str]) -> Vec<JobId> {
+pub(super) async fn submit(world: &World, args: &[&str]) -> Vec<JobId> {
     let line: Vec<&str> = ["submit"].iter().chain(args).copied().collect();
     world.operate(&line).await.lines().map(|id| id.parse().unwrap()).collect()
 }

@@ -1,21 +1,10 @@
 //! Jobs that are put off: they cost nothing before they begin, hide nobody, and end if they wait for too long.
 
-use crate::world::{World, quick_policy};
+use super::followers::{submit, world};
+use crate::world::World;
 use model::ids::JobId;
 use model::time::Span;
 use model::{Job, JobState};
-use serde_json::json;
-
-async fn world() -> World {
-    let mut policy = quick_policy();
-    policy["nodes"] = json!({"max": 4});
-    World::with(policy, ec2_stand_in::Ec2Settings::default()).await
-}
-
-async fn submit(world: &World, args: &[&str]) -> Vec<JobId> {
-    let line: Vec<&str> = ["submit"].iter().chain(args).copied().collect();
-    world.operate(&line).await.lines().map(|id| id.parse().unwrap()).collect()
-}
 
 async fn job(world: &World, id: JobId) -> Job {
     world.look.job(id).await.unwrap().unwrap()

@@ -11,10 +11,10 @@ use crate::commands::filter::JobFilter;
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
 use crate::view::find::{Finder, short};
+use anyhow::{bail, ensure};
 use clap::Args;
 use futures::stream::{self, StreamExt};
-use model::ids::JobId;
-use model::{JobState, JobSummary};
+use model::{JobId, JobState, JobSummary};
 use std::collections::BTreeSet;
 use store::WaitingJobs;
 use store::transactions::JOBS_TOGETHER;
@@ -48,11 +48,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         } else {
             "say which jobs: their ids or names, --name, --state, --since or --all"
         };
-        return Err(UsageError(message.to_owned()).into());
+        bail!(UsageError(message.to_owned()));
     }
     if !args.filter.wants_live() {
         let message = "jobs that have ended cannot be cancelled: give --state queued, placing, placed or regrouping";
-        return Err(UsageError(message.to_owned()).into());
+        bail!(UsageError(message.to_owned()));
     }
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
@@ -113,7 +113,7 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
 async fn not_ended(cluster: &Cluster, text: &str, array: Vec<JobId>) -> anyhow::Result<Vec<JobId>> {
     let mut left = cluster.store.jobs_of(array).await?.all()?;
     left.retain(|job| !job.summary.state.is_ended());
-    anyhow::ensure!(!left.is_empty(), "all jobs of the array {} have ended already", show::one_line(text));
+    ensure!(!left.is_empty(), "all jobs of the array {} have ended already", show::one_line(text));
     Ok(left.iter().map(|job| job.summary.job_id).collect())
 }
 

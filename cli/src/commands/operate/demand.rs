@@ -10,12 +10,10 @@ use crate::commands::submit::machine_options::MachineOptions;
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::{NextRun, next};
+use anyhow::bail;
 use clap::{ArgGroup, Args, Subcommand};
-use model::control::{ControlKey, DemandNeed, DemandSet};
-use model::events::Subject;
-use model::explain::SetNote;
-use model::time::{Span, Time};
-use model::{ActionName, Capacity};
+use model::control::{DemandNeed, DemandSet};
+use model::{ActionName, Capacity, ControlKey, SetNote, Span, Subject, Time};
 use serde_json::{Value, json};
 
 #[derive(Subcommand, Clone, Debug)]
@@ -200,7 +198,7 @@ async fn change(
 fn check_version(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
     let is = if set.applies(now) { set.revision } else { 0 };
     match version {
-        Some(known) if known != is => anyhow::bail!(
+        Some(known) if known != is => bail!(
             "nothing was changed: demand set {} has version {is}, not {known}: `nodekeeper demand show` says what is wanted \
              (0: there is no such set)",
             set.name()
@@ -215,25 +213,25 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
     let control = cluster.store.control().await?;
     let most = DemandSet::MOST;
     if !before.applies(now) && control.wanted_sets(now).count() >= most {
-        anyhow::bail!("the demand was not set: there are {most} demand sets, which is the most: delete one");
+        bail!("the demand was not set: there are {most} demand sets, which is the most: delete one");
     }
     let (policy, _) = control.checked_policy()?;
     if let Some(size) = &need.size
         && !policy.has_size(size)
     {
         let known: Vec<&str> = policy.size.iter().map(|size| size.name.as_str()).collect();
-        anyhow::bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));
+        bail!("the demand was not set: the policy has no size {size:?}: it has {}", known.join(", "));
     }
     let never = policy.never_offers(need.capacity, &need.machine).filter(|_| need.size.is_none() && count > 0);
     if let Some(why) = never {
-        anyhow::bail!("the demand was not set: {why}: `nodekeeper sizes` shows what the sizes have");
+        bail!("the demand was not set: {why}: `nodekeeper sizes` shows what the sizes have");
     }
     Ok(())
 }
 
 async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
     if !DemandSet::is_name(&args.name) {
-        return Err(UsageError(format!("{:?} cannot be the name of a set", args.name)).into());
+        bail!(UsageError(format!("{:?} cannot be the name of a set", args.name)));
     }
     let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
     let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
@@ -281,7 +279,7 @@ fn needs(need: &DemandNeed) -> String {
 }
 
 /// The lines about demand sets at the end of a list of jobs.
-pub(in crate::commands) fn lines(next: Option<&NextRun>) -> Vec<String> {
+pub(crate) fn lines(next: Option<&NextRun>) -> Vec<String> {
     let sets = next.map(|next| next.plan.explained.sets.as_slice()).unwrap_or_default();
     sets.iter().map(|set| one_line(&set.line())).collect()
 }

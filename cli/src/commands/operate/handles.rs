@@ -9,13 +9,13 @@ use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, node_of, short_alloc};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use model::auth::hex;
-use model::control::{BrakeEntry, ControlKey, Release};
-use model::events::Subject;
-use model::ids::AllocId;
-use model::time::{Span, Time};
-use model::{ActionName, BrakeKind, Handle, HandleState, Life, MAX_DUE_S, NodeRecord};
+use model::control::{BrakeEntry, Release};
+use model::{
+    ActionName, AllocId, BrakeKind, ControlKey, Handle, HandleState, Life, MAX_DUE_S, NodeRecord, Span, Subject, Time,
+};
 use sha2::{Digest, Sha256};
 use store::{Listed, change_handle, insert_handle, unchanged};
 
@@ -122,7 +122,7 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
                 let record = cluster.store.node(slot).await?.filter(|record| record.node_id() == Some(node));
                 let row = record.as_ref().and_then(|record| of_allocs(record, now).find(|row| row.handle == args.handle));
                 let Some(row) = row else {
-                    anyhow::bail!(
+                    bail!(
                         "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
                     )
                 };
@@ -133,7 +133,7 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
             return Ok(false);
         }
         if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
-            anyhow::bail!("handle {name} cannot be kept: it is {} already", handle.state);
+            bail!("handle {name} cannot be kept: it is {} already", handle.state);
         }
         // The next run looks at a handle that is no longer kept. Its next look could otherwise be a day away.
         let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
@@ -177,7 +177,7 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
 async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     if args.shown.is_some() {
-        return Err(UsageError("--shown is for brakes: leave it out".to_owned()).into());
+        bail!(UsageError("--shown is for brakes: leave it out".to_owned()));
     }
     let now = context.now();
     let limits = cluster.store.control().await?.limits(now);
@@ -185,7 +185,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
         if !args.show {
             let change = limit.ended(now);
             match cluster.store.write_entry(&change.before, &change.after).await {
-                Err(e) if e.is_conflict() => anyhow::bail!(
+                Err(e) if e.is_conflict() => bail!(
                     "EC2 refused another launch meanwhile, or a launch succeeded: try again, `nodekeeper release launches`"
                 ),
                 written => _ = written?,
@@ -214,14 +214,14 @@ async fn release_brake(
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
         let found = digest(&held);
         if let Some(shown) = args.shown.as_ref().filter(|shown| **shown != found) {
-            anyhow::bail!(
+            bail!(
                 "nothing was released: the brake {kind} holds something else now than what was listed with digest {shown}: \
                  look again with `nodekeeper release {kind} --show`"
             );
         }
         if !args.show && held.holds_back(now) && held.ids().next().is_some() {
             let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
-            let after = before.given(&held, Some(BY_OPERATOR.to_owned()), RELEASE, now);
+            let after = before.given(&held, RELEASE, now);
             match cluster.store.write_entry(&before, &after).await {
                 // A row that cannot be read counts as absent, so only this write can ever replace it.
                 Err(e) if e.is_conflict() && is_unreadable(cluster, &after).await? => {

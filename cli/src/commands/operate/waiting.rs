@@ -13,9 +13,7 @@ use crate::view::array::States;
 use crate::view::find::Finder;
 use clap::{ArgMatches, Args, FromArgMatches};
 use futures::stream::{self, StreamExt};
-use model::ids::JobId;
-use model::time::Time;
-use model::{ActionName, Job, JobState, Pause};
+use model::{ActionName, Job, JobId, JobState, Pause, Time};
 use std::collections::BTreeMap;
 use store::transactions::{JOBS_TOGETHER, Retention};
 
@@ -23,24 +21,12 @@ use store::transactions::{JOBS_TOGETHER, Retention};
 const AT_ONCE: usize = 8;
 
 /// The fields that can be changed: none of them changes what the job runs.
-const CHANGEABLE: [&str; 16] = [
-    "priority",
-    "vcpus",
-    "memory_mib",
-    "scratch_gib",
-    "gpus",
-    "instance_type",
-    "market",
-    "arch",
-    "gpu_type",
-    "gpu_memory_gib",
-    "require",
-    "exclusive",
-    "nodes",
-    "timeout_s",
-    "not_before_at",
-    "give_up_after_s",
-];
+const CHANGEABLE: &str = "priority vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require \
+    exclusive nodes timeout_s not_before_at give_up_after_s";
+
+fn is_changeable(field: &str) -> bool {
+    CHANGEABLE.split(' ').any(|one| one == field)
+}
 
 /// `pause` and `continue`
 #[derive(Args, Clone, Debug)]
@@ -73,7 +59,7 @@ impl FromArgMatches for ChangeOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let changes = OptionChanges::from_arg_matches(matches)?;
         let refused = |what: String| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("{what}\n"));
-        if let Some(other) = changes.given.iter().find(|id| !CHANGEABLE.contains(&id.as_str())) {
+        if let Some(other) = changes.given.iter().find(|id| !is_changeable(id)) {
             return Err(refused(format!(
                 "the {other} of a job stays: cancel it, and submit it once more with `nodekeeper rerun`"
             )));
@@ -93,7 +79,7 @@ impl FromArgMatches for ChangeOptions {
 impl Args for ChangeOptions {
     fn augment_args(command: clap::Command) -> clap::Command {
         let others = OptionChanges::augment_args(clap::Command::new("others"));
-        let is_other = |id: &str| !CHANGEABLE.contains(&id) && others.get_arguments().any(|other| other.get_id() == id);
+        let is_other = |id: &str| !is_changeable(id) && others.get_arguments().any(|other| other.get_id() == id);
         OptionChanges::augment_args(command)
             .mut_args(|arg| if is_other(arg.get_id().as_str()) { arg.hide(true) } else { arg })
     }

@@ -5,10 +5,8 @@
 
 use crate::console::{Cluster, Context, show};
 use crate::view::find::short;
-use model::events::Subject;
-use model::ids::JobId;
-use model::time::{Span, Time};
-use model::{ActionName, Alloc, ClientStatus, Job, JobState};
+use anyhow::bail;
+use model::{ActionName, Alloc, ClientStatus, Job, JobId, JobState, Span, Subject, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ const PLAN_EVERY: Span = Span::from_s(10);
 
 /// What is printed while jobs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Verbosity {
+pub(crate) enum Verbosity {
     /// Progress on standard error, and the end of each job on standard output.
     All,
     /// Progress on standard error.
@@ -31,10 +29,10 @@ pub(in crate::commands) enum Verbosity {
     Nothing,
 }
 
-pub(in crate::commands) struct Follower<'a> {
+pub(crate) struct Follower<'a> {
     cluster: &'a Cluster,
     /// The jobs as last read.
-    pub(in crate::commands) jobs: Vec<Job>,
+    pub(crate) jobs: Vec<Job>,
     verbosity: Verbosity,
     /// The progress that was printed last.
     printed: String,
@@ -43,17 +41,17 @@ pub(in crate::commands) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    pub(in crate::commands) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, verbosity: Verbosity) -> Self {
+    pub(crate) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, verbosity: Verbosity) -> Self {
         Self { cluster, jobs, verbosity, printed: String::new(), planned_at: None, failed_reads: 0 }
     }
 
     /// How long to wait before the next look.
-    pub(in crate::commands) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         let open = self.jobs.iter().filter(|job| !job.summary.state.is_ended()).count();
         POLL.max(POLL_OF_EACH.saturating_mul(u32::try_from(open).unwrap_or(u32::MAX)))
     }
 
-    pub(in crate::commands) async fn wait(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+    pub(crate) async fn wait(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         while !self.poll(context).await? {
             tokio::time::sleep(self.pause()).await;
         }
@@ -61,7 +59,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Reads the jobs that have not ended, and prints what is new. Returns whether every job has ended.
-    pub(in crate::commands) async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
+    pub(crate) async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<bool> {
         let open: Vec<JobId> =
             self.jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect();
         let seen = match self.cluster.store.jobs_of(open.iter().copied()).await.and_then(store::Listed::all) {
@@ -84,7 +82,7 @@ impl<'a> Follower<'a> {
         for known in self.jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
             let id = known.summary.job_id;
             let Some(job) = seen.remove(&id) else {
-                anyhow::bail!("job {id} is not stored any more: how it ended is not known")
+                bail!("job {id} is not stored any more: how it ended is not known")
             };
             if job.summary.state.is_ended() && self.verbosity == Verbosity::All {
                 writeln!(context.out, "{id} {}", end_of(&job))?;
@@ -141,12 +139,12 @@ impl<'a> Follower<'a> {
 }
 
 /// The last copy of each member.
-pub(in crate::commands) fn last_allocs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
+pub(crate) fn last_allocs(allocs: Vec<Alloc>) -> impl Iterator<Item = Alloc> {
     of_members(allocs, |alloc| alloc.id().copy)
 }
 
 /// For each member, the alloc with the highest rank.
-pub(in crate::commands) fn of_members<R: Ord>(
+pub(crate) fn of_members<R: Ord>(
     allocs: impl IntoIterator<Item = Alloc>,
     rank: impl Fn(&Alloc) -> R,
 ) -> impl Iterator<Item = Alloc> {
@@ -157,7 +155,7 @@ pub(in crate::commands) fn of_members<R: Ord>(
 }
 
 /// The state of an ended job, and the reason for it.
-pub(in crate::commands) fn end_of(job: &Job) -> String {
+pub(crate) fn end_of(job: &Job) -> String {
     let reason = job.reason.as_deref().map(|reason| format!(": {}", show::one_line(reason))).unwrap_or_default();
     format!("{}{reason}", job.summary.state)
 }

@@ -9,10 +9,9 @@ use super::output_printer::Route;
 use super::output_stream::{OutputStream, POLL, Until};
 use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
+use anyhow::{bail, ensure};
 use clap::Args;
-use model::ids::AllocId;
-use model::output::Stream;
-use model::{Alloc, Job};
+use model::{Alloc, AllocId, Job, Stream};
 use std::collections::BTreeSet;
 
 /// `logs`
@@ -94,7 +93,7 @@ async fn of_job(
     let mut allocs = stored.clone();
     if let Some(id) = only {
         allocs.retain(|alloc| alloc.id() == id);
-        anyhow::ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
+        ensure!(!allocs.is_empty(), "there is no alloc {id}: `nodekeeper job {job_id}` lists them");
     }
     let all = allocs.len();
     if allocs.is_empty() {
@@ -108,13 +107,13 @@ async fn of_job(
         writeln!(context.err, "the job has {several} too: `nodekeeper logs {id}` shows the first")?;
     }
     if let (Some(member), true) = (args.member, shown.is_empty() && all > 0) {
-        anyhow::bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
+        bail!("no alloc of the job has the member {member}: `nodekeeper job {job_id}` lists them");
     }
     outputs(context, cluster, job, &stored, shown, (args.route(), args.tail)).await
 }
 
 /// Prints the output that there is now of some allocs of a job, of which these are stored. `lines` is how many of each at its end.
-pub(in crate::commands) async fn outputs(
+pub(crate) async fn outputs(
     context: &mut Context<'_>,
     cluster: &Cluster,
     job: &Job,
@@ -148,10 +147,7 @@ async fn element_logs(
         found = Some(job).filter(has_it).or(found);
     }
     let Some(job) = found else {
-        anyhow::bail!(
-            "no job {} has the element {element}: `nodekeeper job` shows its elements",
-            show::one_line(&args.id)
-        );
+        bail!("no job {} has the element {element}: `nodekeeper job` shows its elements", show::one_line(&args.id));
     };
     let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
     let places = |alloc: &Alloc| Some((alloc.id(), alloc.run.elements.places.of(element)?));
@@ -162,7 +158,7 @@ async fn element_logs(
         results.find(|(_, elements)| elements.contains(element)).map(|(outcome, _)| outcome)
     };
     let Some((id, bytes)) = last else {
-        anyhow::bail!(match outcome(None) {
+        bail!(match outcome(None) {
             Some(outcome) => format!(
                 "element {element} ended with {outcome}, and which part of the output is its own is not known: \
                  `nodekeeper logs {}` prints all of it",
@@ -200,7 +196,7 @@ async fn follow(
     let is_meant = |alloc: &Alloc| only.map_or(alloc.id().member == member, |id| alloc.id() == id);
     let first = last_allocs(allocs.iter().filter(|alloc| is_meant(alloc)).cloned().collect()).next();
     if let Some(id) = only {
-        anyhow::ensure!(first.is_some(), "there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);
+        ensure!(first.is_some(), "there is no alloc {id}: `nodekeeper job {}` lists them", id.job_id);
     }
     let mut earlier = BTreeSet::new();
     if let Some(first) = &first {

@@ -5,7 +5,7 @@
 //! Does not: know where the bytes come from, or whether some are missing.
 
 use crate::console::{Context, Screen, show};
-use model::output::{Stream, Switches};
+use model::{Stream, Switches};
 use std::io::Write;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ const MAX_LINES_BYTES: u64 = 64 << 20;
 
 /// Where the two streams of a job are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Route {
+pub(crate) enum Route {
     /// Each to the stream of this command with the same name.
     Apart,
     /// Both to standard output, in the order in which they came.
@@ -27,7 +27,7 @@ pub(in crate::commands) enum Route {
 
 impl Route {
     /// How many bytes at the end of an output are read for this many last lines; `None`: all of it.
-    pub(in crate::commands) fn last_bytes(self, lines: usize) -> Option<u64> {
+    pub(crate) fn last_bytes(self, lines: usize) -> Option<u64> {
         match self {
             Self::Apart | Self::Together => {
                 Some((lines as u64).saturating_mul(BYTES_A_LINE).saturating_add(64 << 10).min(MAX_LINES_BYTES))
@@ -39,18 +39,18 @@ impl Route {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::commands) struct Text {
+pub(crate) struct Text {
     bytes: Vec<u8>,
     switches: Switches,
 }
 
 impl Text {
-    pub(in crate::commands) fn new(bytes: &[u8], switches: Switches) -> Self {
+    pub(crate) fn new(bytes: &[u8], switches: Switches) -> Self {
         Self { bytes: bytes.to_vec(), switches }
     }
 
     /// Adds the parts of a text that this route prints.
-    pub(in crate::commands) fn add(&mut self, route: Route, other: &Self) {
+    pub(crate) fn add(&mut self, route: Route, other: &Self) {
         for (stream, bytes) in other.parts(route) {
             self.switches.note(self.bytes.len() as u64, stream);
             self.bytes.extend_from_slice(bytes);
@@ -63,7 +63,7 @@ impl Text {
     }
 
     /// The text from this byte on.
-    pub(in crate::commands) fn from(&self, from: u64) -> Self {
+    pub(crate) fn from(&self, from: u64) -> Self {
         let bytes = usize::try_from(from).ok().and_then(|from| self.bytes.get(from..)).unwrap_or_default();
         Self::new(bytes, self.switches.part(from, 0))
     }
@@ -79,7 +79,7 @@ impl Text {
     }
 
     /// The number of lines. The last line may lack its line end.
-    pub(in crate::commands) fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
         ends.saturating_add(usize::from(self.bytes.last().is_some_and(|byte| *byte != b'\n')))
     }
@@ -97,10 +97,10 @@ fn begin_of_last(text: &[u8], lines: usize) -> usize {
 
 /// Prints the bytes of one output in order.
 #[derive(Debug)]
-pub(in crate::commands) struct Printer {
-    pub(in crate::commands) route: Route,
+pub(crate) struct Printer {
+    pub(crate) route: Route,
     /// Only these bytes of the output are printed; `None`: all.
-    pub(in crate::commands) only: Option<Range<u64>>,
+    pub(crate) only: Option<Range<u64>>,
     /// How many bytes have come.
     came: u64,
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
@@ -110,24 +110,24 @@ pub(in crate::commands) struct Printer {
 }
 
 impl Printer {
-    pub(in crate::commands) const fn new(route: Route) -> Self {
+    pub(crate) const fn new(route: Route) -> Self {
         Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], tail: None }
     }
 
     /// From now on, holds back this many last lines of what comes, until `release`. `None`: prints all as it comes.
-    pub(in crate::commands) fn hold(&mut self, lines: Option<usize>) {
+    pub(crate) fn hold(&mut self, lines: Option<usize>) {
         self.tail = lines.map(|lines| (lines, Text::default()));
     }
 
     /// Prints the lines that were held back. What comes later is printed as it comes.
-    pub(in crate::commands) fn release(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+    pub(crate) fn release(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         match self.tail.take() {
             Some((_, last)) => self.print(context, &last),
             None => Ok(()),
         }
     }
 
-    pub(in crate::commands) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
+    pub(crate) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
         let (route, begin) = (self.route, self.came);
         if let Some((lines, last)) = &mut self.tail {
             last.add(route, text);
@@ -155,7 +155,7 @@ impl Printer {
 
     /// Prints the beginning of a character that will not get its rest. Drops lines that are still held back, because some are
     /// missing.
-    pub(in crate::commands) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
+    pub(crate) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         self.tail = None;
         let [of_out, of_err] = &mut self.begun;
         for (stream, begun) in [(Stream::Out, of_out), (Stream::Err, of_err)] {

@@ -12,25 +12,22 @@ use super::output_printer::{Printer, Route, Text};
 use super::stored_output;
 use crate::changes::operate::retried;
 use crate::console::{Cluster, Context, Exit, show};
-use model::ids::AllocId;
 use model::output::FOLLOW_LASTS;
-use model::stored::S3Place;
-use model::time::{Span, Time};
 use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{Alloc, ClientStatus, Job, NodeRecord, NodeStateName, NodeStatus};
+use model::{Alloc, AllocId, ClientStatus, Job, NodeRecord, NodeStateName, NodeStatus, S3Place, Span, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, WriteError};
 
 /// The time between two polls.
-pub(in crate::commands) const POLL: Duration = Duration::from_millis(500);
+pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// One poll in this many also reads the row of the alloc.
 const POLLS_A_ROW: u32 = 4;
 const FAILED_POLLS: u32 = 5;
 /// After this poll without a byte, the person is told what is waited for.
 const SLOW_POLL: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
-pub(in crate::commands) const MISSING: u8 = 74;
+pub(crate) const MISSING: u8 = 74;
 /// A follow is renewed after this time.
 const RENEW_AFTER: Span = Span::from_s(45);
 /// How long the node of an ended alloc may store nothing more before the rest counts as missing. A running node has this time for
@@ -41,7 +38,7 @@ const STORES_WITHIN: Span = Span::from_s(3);
 
 /// Which output is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Until {
+pub(crate) enum Until {
     /// All there is now.
     Now,
     /// All until the alloc ends.
@@ -49,20 +46,20 @@ pub(in crate::commands) enum Until {
 }
 
 /// The output of one member of a job, alloc after alloc.
-pub(in crate::commands) struct OutputStream<'a> {
+pub(crate) struct OutputStream<'a> {
     cluster: &'a Cluster,
     member: u32,
     /// Only this many lines at the end of what there is when the reading of an alloc begins.
-    pub(in crate::commands) lines: Option<usize>,
+    pub(crate) lines: Option<usize>,
     until: Until,
     /// Whether to say nothing while it waits for a node.
-    pub(in crate::commands) quiet: bool,
+    pub(crate) quiet: bool,
     output: Option<AllocOutput>,
     /// The allocs that were printed, or need not be.
     done: BTreeSet<AllocId>,
     /// Whether a part that was to be printed is missing.
     misses: bool,
-    pub(in crate::commands) printer: Printer,
+    pub(crate) printer: Printer,
     failed_polls: u32,
 }
 
@@ -96,7 +93,7 @@ enum Rest {
 
 impl<'a> OutputStream<'a> {
     /// The output of a member's allocs, without those in `except`.
-    pub(in crate::commands) fn new(
+    pub(crate) fn new(
         cluster: &'a Cluster,
         member: u32,
         until: Until,
@@ -118,16 +115,16 @@ impl<'a> OutputStream<'a> {
     }
 
     /// The outcome of the command that printed the output.
-    pub(in crate::commands) const fn outcome(&self) -> Exit {
+    pub(crate) const fn outcome(&self) -> Exit {
         if self.misses { Exit::Code(MISSING) } else { Exit::Done }
     }
 
     /// Stops the reading before all was printed.
-    pub(in crate::commands) const fn leave(&mut self) {
+    pub(crate) const fn leave(&mut self) {
         self.misses = true;
     }
 
-    pub(in crate::commands) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Exit> {
+    pub(crate) async fn print(mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<Exit> {
         while !self.poll(context, job).await? {
             tokio::time::sleep(POLL).await;
         }
@@ -135,7 +132,7 @@ impl<'a> OutputStream<'a> {
     }
 
     /// Prints what is new. Returns whether nothing is left to print now: every alloc of the member is done.
-    pub(in crate::commands) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
+    pub(crate) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_poll(context, job).await {
             // A stream may last for hours, so a few failed reads of the tables do not end it.
             Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_polls < FAILED_POLLS => {

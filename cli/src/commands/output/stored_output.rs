@@ -5,8 +5,8 @@
 
 use super::output_printer::{Printer, Route, Text};
 use crate::console::{Cluster, Context};
-use model::output::Switches;
-use model::stored::{BOTH, END, PIECE_BYTES, S3Place};
+use model::stored::{BOTH, END, PIECE_BYTES};
+use model::{S3Place, Switches};
 use s3::{Head, S3Error};
 use std::ops::Range;
 use std::time::Duration;
@@ -19,15 +19,15 @@ const WAIT: Duration = Duration::from_secs(1);
 const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
 /// The stored part of an output.
-pub(in crate::commands) struct Stored {
+pub(crate) struct Stored {
     /// The number of stored bytes, from the beginning on.
-    pub(in crate::commands) size: u64,
-    pub(in crate::commands) is_all: bool,
+    pub(crate) size: u64,
+    pub(crate) is_all: bool,
 }
 
 /// Finds the size of the stored part, of which this many bytes were found before, in few calls. The error says why nothing is
 /// stored, or why it is not known.
-pub(in crate::commands) async fn find(cluster: &Cluster, place: &S3Place, before: u64) -> Result<Stored, String> {
+pub(crate) async fn find(cluster: &Cluster, place: &S3Place, before: u64) -> Result<Stored, String> {
     let first = before.saturating_sub(1) / PIECE_BYTES;
     let (no, head) = last_piece(cluster, place, first).await.map_err(|error| text_of(&error, place))?;
     let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
@@ -60,7 +60,7 @@ async fn last_piece(cluster: &Cluster, place: &S3Place, first: u64) -> Result<(u
 }
 
 /// Prints these bytes of the stored part. Returns the end of the printed bytes, and why it stopped there if some are missing.
-pub(in crate::commands) async fn print(
+pub(crate) async fn print(
     cluster: &Cluster,
     context: &mut Context<'_>,
     printer: &mut Printer,
@@ -79,7 +79,7 @@ pub(in crate::commands) async fn print(
 }
 
 /// The byte from which an output of this size is read for its last lines: the beginning of a piece.
-pub(in crate::commands) fn begin_of_last(lines: usize, route: Route, size: u64) -> u64 {
+pub(crate) fn begin_of_last(lines: usize, route: Route, size: u64) -> u64 {
     let first = route.last_bytes(lines).map_or(0, |bytes| size.saturating_sub(bytes) / PIECE_BYTES);
     first.saturating_mul(PIECE_BYTES)
 }

@@ -16,12 +16,10 @@ use crate::console::{Cluster, Context, Exit, UsageError, WallClock};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
-use model::cloud::{Instance, InstanceState};
 use model::control::PolicyRow;
-use model::events::Subject;
-use model::ids::{ClusterName, JobId};
-use model::time::{Span, Time};
-use model::{ActionName, Intent, NodeRecord, NodeState};
+use model::{
+    ActionName, ClusterName, Instance, InstanceState, Intent, JobId, NodeRecord, NodeState, Span, Subject, Time,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::Listed;
@@ -39,17 +37,17 @@ pub struct TeardownArgs {
     pub(crate) confirm: ClusterName,
     /// Cancel all jobs. Otherwise running jobs end first, and waiting jobs stay in the queue
     #[arg(long)]
-    pub(in crate::commands) cancel_jobs: bool,
+    pub(crate) cancel_jobs: bool,
     /// Terminate the instances now. Their jobs are lost. Also works while the functions do not run
     #[arg(long)]
-    pub(in crate::commands) terminate: bool,
+    pub(crate) terminate: bool,
     /// How long EC2 must list no instance, in seconds. A shorter time than a run of a function takes may miss the launch
     /// of a run that read the old policy
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub(in crate::commands) prove_s: u32,
+    pub(crate) prove_s: u32,
     /// Give up after this time, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 7200)]
-    pub(in crate::commands) timeout_s: u32,
+    pub(crate) timeout_s: u32,
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Exit> {
@@ -101,7 +99,7 @@ async fn cancel_all(cluster: &Cluster, clock: &WallClock) -> anyhow::Result<usiz
 }
 
 /// Waits until nothing is left, and drains or terminates whatever appears meanwhile.
-pub(in crate::commands) async fn wait(
+pub(crate) async fn wait(
     context: &mut Context<'_>,
     cluster: &Cluster,
     args: &TeardownArgs,

@@ -8,7 +8,7 @@ use crate::console::Context;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use clap::Args;
 use history::{By, CostLine, History, LONGEST, Report};
-use model::time::Span;
+use model::Span;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 

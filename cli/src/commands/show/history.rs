@@ -9,10 +9,8 @@ use crate::console::{Cluster, Context, UsageError};
 use crate::view::find::{Finder, NoSuch};
 use crate::view::story::{self, Happening};
 use clap::Args;
-use model::events::Subject;
 use model::functions::{self, FUNCTIONS};
-use model::ids::NodeId;
-use model::time::Time;
+use model::{NodeId, Subject, Time};
 
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
@@ -28,7 +26,7 @@ pub struct HistoryArgs {
 }
 
 /// Parses a subject: `7` and `slot#7` are the same.
-pub(in crate::commands) fn subject(text: &str) -> Result<Subject, UsageError> {
+pub(crate) fn subject(text: &str) -> Result<Subject, UsageError> {
     let (kind, name) = text.split_once('#').map_or((None, text), |(kind, name)| (Some(kind), name));
     let slot = name.parse().ok().or_else(|| Some(name.parse::<NodeId>().ok()?.slot()));
     let by_kind = [

@@ -12,10 +12,9 @@ use crate::view::find::{Finder, Meant, no_job, short, short_alloc};
 use crate::view::story;
 use crate::view::usage::{self, Used};
 use crate::view::{job_shape, retry_rules};
+use anyhow::bail;
 use clap::Args;
-use model::events::Subject;
-use model::time::Time;
-use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, JobSummary, Signal, StoredOutput};
+use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, JobSummary, Signal, StoredOutput, Subject, Time};
 use serde_json::json;
 
 #[derive(Args, Clone, Debug)]
@@ -50,7 +49,7 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
 /// Shows an array, or a part of it: how many elements are in which state, and which are alike.
 async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs, meant: Meant) -> anyhow::Result<()> {
     let jobs = show::readable(context.err, cluster.store.jobs_of(meant.ids.iter().copied()).await?)?;
-    let Some(first) = jobs.first() else { anyhow::bail!("{} is not stored", show::one_line(&args.job)) };
+    let Some(first) = jobs.first() else { bail!("{} is not stored", show::one_line(&args.job)) };
     let Job { summary, work, .. } = first;
     let all = summary.array_count.unwrap_or_default();
     let (states, alike) = (States::of(jobs.iter().map(|job| &job.summary)), alike(&jobs));

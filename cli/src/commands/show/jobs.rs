@@ -11,18 +11,15 @@ use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
 use crate::console::show::{self, Rows, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Exit};
-use crate::view::JobRow;
 use crate::view::array::States;
 use crate::view::find::short;
 use crate::view::next::{self, NextRun};
 use crate::view::present::Snapshot;
 use crate::view::stored::{self, Among, Bounds, MOST_READ};
 use crate::view::usage::{self, Used};
+use crate::view::{JobRow, by_array};
 use clap::Args;
-use model::JobSummary;
-use model::array::Array;
-use model::ids::JobId;
-use model::time::Time;
+use model::{JobId, JobSummary, Time};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -169,7 +166,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
         };
         writeln!(context.out, "{none}")?;
     } else {
-        let rows = if args.usage { usage_table(&jobs) } else { table(&jobs, context.now()) };
+        let rows = if args.usage { usage_table(&jobs) } else { table(jobs, context.now()) };
         rows.colours(context.colours).print(context.out)?;
     }
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
@@ -190,38 +187,20 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     Ok(Exit::Done)
 }
 
-/// A line of a list: one job, or all that is listed of an array.
-type ListLine<'a> = Vec<&'a JobRow>;
-
-fn lines(jobs: &[JobRow]) -> Vec<ListLine<'_>> {
-    let (mut lines, mut arrays) = (Vec::<ListLine<'_>>::new(), BTreeMap::new());
-    for job in jobs {
-        let array = job.summary.array_count.map(|_| Array::of(job.summary.job_id));
-        let known = array.and_then(|array| arrays.get(&array)).copied();
-        match known.and_then(|n: usize| lines.get_mut(n)) {
-            Some(line) => line.push(job),
-            None => {
-                array.map(|array| arrays.insert(array, lines.len()));
-                lines.push(vec![job]);
-            }
-        }
-    }
-    lines
-}
-
-fn table(jobs: &[JobRow], now: Time) -> Rows {
+/// A line is one job, or all that is listed of an array.
+fn table(jobs: Vec<JobRow>, now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let ended = has_ended.then_some("ENDED");
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
-    let cells = |line: &ListLine<'_>| {
+    let cells = |line: Vec<JobRow>| {
         let ended = has_ended.then(|| when_some(line.iter().filter_map(|job| job.finished_at).max(), now));
-        cells(line, now).into_iter().chain(ended).chain([or_blank(commonest(line))])
+        cells(&line, now).into_iter().chain(ended).chain([or_blank(commonest(&line))])
     };
-    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), lines(jobs).iter().map(cells))
+    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), by_array(jobs).into_iter().map(cells))
 }
 
 /// Why most of these jobs are in their states.
-fn commonest<'a>(line: &[&'a JobRow]) -> Option<&'a str> {
+fn commonest(line: &[JobRow]) -> Option<&str> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     line.iter().filter_map(|job| job.why()).for_each(|why| *counts.entry(why).or_default() += 1);
     counts.into_iter().max_by_key(|(_, n)| *n).map(|(why, _)| why)
@@ -238,7 +217,7 @@ fn usage_table(jobs: &[JobRow]) -> Rows {
     Rows::of(&heads.collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-fn cells(line: &[&JobRow], now: Time) -> Vec<String> {
+fn cells(line: &[JobRow], now: Time) -> Vec<String> {
     let Some(JobRow { summary: job, .. }) = line.first() else { return Vec::new() };
     let (id, state) = match job.array_count {
         None => (short(job.job_id), job.state.to_string()),
@@ -255,7 +234,7 @@ fn cells(line: &[&JobRow], now: Time) -> Vec<String> {
     ]
 }
 
-pub(in crate::commands) fn needs(job: &JobSummary) -> String {
+pub(crate) fn needs(job: &JobSummary) -> String {
     let needs = &job.needs;
     let each = if needs.nodes > 1 { format!(" on each of {} nodes", needs.nodes) } else { String::new() };
     show::narrowed(format!("{}{each}", needs.capacity()), &needs.machine, needs.exclusive)

@@ -11,9 +11,9 @@ use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next;
 use crate::view::present::{COUNTED, Snapshot};
 use crate::view::{node_row, with};
+use anyhow::bail;
 use clap::Args;
-use model::time::{Span, Time};
-use model::{Alloc, Intent, NodeRecord};
+use model::{Alloc, Intent, NodeRecord, Span, Time};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -35,10 +35,10 @@ pub struct NodesArgs {
 pub struct NodeArgs {
     /// The slot's number, or the id of its node or instance, or a part of it
     #[arg(value_name = "NODE")]
-    pub(in crate::commands) slot: String,
+    pub(crate) slot: String,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::commands) json: bool,
+    pub(crate) json: bool,
 }
 
 /// `hold`, `resume`
@@ -190,7 +190,7 @@ pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
         let over = moment(over, now);
         let message =
             format!("--by {over}: that time is over: leave --by out, or say --by 0s to stop what runs there now");
-        return Err(UsageError(message).into());
+        bail!(UsageError(message));
     }
     intend(context, &args.slots, Intent::Drain, by).await
 }

@@ -3,15 +3,15 @@
 //! Guarantees: the numbers are in order, and each is there once.
 //! Does not: know what an array is, or how many jobs it may have.
 
-use model::array::{ArrayLimit, MAX_ARRAY};
-use model::ranges::Ranges;
+use model::array::MAX_ARRAY;
+use model::{ArrayLimit, Ranges};
 use std::str::FromStr;
 
 /// The numbers of an array, and how many of its jobs may be placed at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::commands) struct Numbers {
-    pub(in crate::commands) indexes: Ranges,
-    pub(in crate::commands) limit: Option<ArrayLimit>,
+pub(crate) struct Numbers {
+    pub(crate) indexes: Ranges,
+    pub(crate) limit: Option<ArrayLimit>,
 }
 
 impl FromStr for Numbers {

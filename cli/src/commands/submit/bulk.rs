@@ -6,9 +6,7 @@
 
 use crate::console::Cluster;
 use futures::stream::{self, StreamExt};
-use model::Job;
-use model::events::Event;
-use model::ids::JobId;
+use model::{Event, Job, JobId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,31 +20,31 @@ const TRIES: u32 = 8;
 /// The longest pause before the first retry, if DynamoDB throttles. It doubles with each retry.
 const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
-pub(in crate::commands) struct Written {
+pub(crate) struct Written {
     /// The stored jobs, in the order of their ids.
-    pub(in crate::commands) jobs: Vec<Job>,
+    pub(crate) jobs: Vec<Job>,
     /// The jobs that are not stored.
-    pub(in crate::commands) missing: BTreeSet<JobId>,
+    pub(crate) missing: BTreeSet<JobId>,
     /// The jobs of which it is not known whether they are stored.
-    pub(in crate::commands) unclear: BTreeSet<JobId>,
+    pub(crate) unclear: BTreeSet<JobId>,
     /// Why some jobs are not stored.
-    pub(in crate::commands) error: Option<WriteError>,
+    pub(crate) error: Option<WriteError>,
 }
 
 /// What one transaction writes: at most [`JOBS_TOGETHER`] jobs, and rows of keys, each with the first job of its key.
 #[derive(Debug)]
-pub(in crate::commands) struct Together<'a> {
-    pub(in crate::commands) jobs: &'a [Job],
-    pub(in crate::commands) keys: Vec<(JobId, Event)>,
+pub(crate) struct Together<'a> {
+    pub(crate) jobs: &'a [Job],
+    pub(crate) keys: Vec<(JobId, Event)>,
 }
 
 /// These jobs, without keys.
-pub(in crate::commands) fn in_order(jobs: &[Job]) -> Vec<Together<'_>> {
+pub(crate) fn in_order(jobs: &[Job]) -> Vec<Together<'_>> {
     jobs.chunks(JOBS_TOGETHER).map(|jobs| Together { jobs, keys: Vec::new() }).collect()
 }
 
 /// Writes these jobs. A job may follow only jobs before it. With `may_exist`, some of them may have been written before.
-pub(in crate::commands) async fn write(cluster: &Cluster, all: Vec<Together<'_>>, may_exist: bool) -> Written {
+pub(crate) async fn write(cluster: &Cluster, all: Vec<Together<'_>>, may_exist: bool) -> Written {
     // If one of these jobs follows another one, they are written in order: it is never stored without the other one.
     let jobs = || all.iter().flat_map(|some| some.jobs);
     let ids: BTreeSet<JobId> = jobs().map(|job| job.summary.job_id).collect();

@@ -3,72 +3,106 @@
 //! Guarantees: every followed job is stored, and none of them has already ended so that the new job can never run.
 //! Does not: wait. The runs of poll-and-scale do.
 
+use super::job_files::FromJob;
 use crate::console::show::{one_line, several};
 use crate::console::{Cluster, UsageError};
-use crate::view::find::{Finder, short};
-use model::array::Array;
-use model::ids::JobId;
-use model::ranges::Ranges;
-use model::{AfterEnd, Job, JobSpec, JobState};
+use crate::view::find::{Finder, Meant, short};
+use anyhow::bail;
+use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, Ranges};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The jobs that the options name, each with how it must end.
-pub(in crate::commands) async fn of_options(
-    cluster: &Cluster,
-    finder: &mut Finder<'_>,
-    options: impl Iterator<Item = (&str, AfterEnd)>,
-) -> anyhow::Result<BTreeMap<JobId, AfterEnd>> {
-    let mut after = BTreeMap::new();
-    for (given, end) in options {
-        for id in finder.jobs(given).await? {
-            follow(&mut after, id, end);
-        }
-    }
-    check(cluster, &after).await?;
-    Ok(after)
+/// Finds the jobs that the jobs of a submission name. Each name is looked up once.
+pub(crate) struct JobNames<'a> {
+    cluster: &'a Cluster,
+    stored: BTreeMap<String, (Meant, Vec<Job>)>,
 }
 
-/// Adds a job to the followed ones. If it is named twice, the stricter end counts.
-pub(in crate::commands) fn follow(after: &mut BTreeMap<JobId, AfterEnd>, id: JobId, end: AfterEnd) {
-    let strictest = after.entry(id).or_insert(end);
-    *strictest = (*strictest).min(end);
+impl<'a> JobNames<'a> {
+    pub(crate) const fn new(cluster: &'a Cluster) -> Self {
+        Self { cluster, stored: BTreeMap::new() }
+    }
+
+    /// The stored jobs that this name means.
+    async fn stored(&mut self, given: &str) -> anyhow::Result<&(Meant, Vec<Job>)> {
+        match self.stored.entry(given.to_owned()) {
+            Entry::Occupied(jobs) => Ok(jobs.into_mut()),
+            Entry::Vacant(absent) => {
+                let meant = Finder::new(self.cluster).meant(given).await?;
+                let jobs = self.cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+                Ok(absent.insert((meant, jobs)))
+            }
+        }
+    }
+
+    /// Adds to a job those that it follows by these names, and the outputs of others that it gets. A name means the jobs in `earlier`
+    /// with the name, or else stored jobs.
+    pub(crate) async fn add(
+        &mut self,
+        after: impl Iterator<Item = (&str, AfterEnd)>,
+        from_jobs: &[FromJob],
+        earlier: &BTreeMap<&str, Vec<Job>>,
+        spec: &mut JobSpec,
+    ) -> anyhow::Result<()> {
+        for (given, end) in after {
+            let ids = match earlier.get(given) {
+                Some(jobs) => jobs.iter().map(|job| job.summary.job_id).collect(),
+                None => {
+                    let (meant, jobs) = self.stored(given).await?;
+                    check(meant, jobs, end)?;
+                    meant.ids.clone()
+                }
+            };
+            ids.into_iter().for_each(|id| spec.follow(id, end));
+        }
+        for from in from_jobs {
+            match earlier.get(from.job.as_str()) {
+                Some(jobs) => from.add(jobs, jobs.len() > 1, spec)?,
+                None => {
+                    let (meant, jobs) = self.stored(&from.job).await?;
+                    from.add(jobs, from.is_array(meant, jobs)?, spec)?;
+                    // The files of a job that has ended otherwise never come.
+                    check(meant, jobs, AfterEnd::Success)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The jobs that the elements of an array follow, by the numbers of the elements.
 #[derive(Clone, Debug, Default)]
-pub(in crate::commands) struct AfterEach(BTreeMap<u32, JobId>);
+pub(crate) struct AfterEach(BTreeMap<u32, JobId>);
 
 impl AfterEach {
     /// Each element of these jobs follows the element of the given array with the same number.
-    pub(in crate::commands) async fn of(cluster: &Cluster, given: &str, jobs: &[Job]) -> anyhow::Result<Self> {
-        let meant = Finder::new(cluster).meant(given).await?;
-        let stored = cluster.store.jobs_of(meant.ids).await?.all()?;
+    pub(crate) async fn of(names: &mut JobNames<'_>, given: &str, jobs: &[Job]) -> anyhow::Result<Self> {
+        let (_, stored) = names.stored(given).await?;
         let given = one_line(given);
         let Some(theirs) = stored.iter().find_map(|job| job.summary.array_count) else {
-            return Err(UsageError(format!("{given} is no array, so no element can follow one of its elements")).into());
+            bail!(UsageError(format!("{given} is no array, so no element can follow one of its elements")));
         };
         let ours: BTreeSet<u32> = jobs.iter().flat_map(elements).collect();
         if ours.len() != theirs as usize {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "the array {given} has {}, and this one has {}: --after-each needs the same elements",
                 several(theirs, "element"),
                 ours.len()
-            ))
-            .into());
+            )));
         }
         let each: BTreeMap<u32, JobId> =
             stored.iter().flat_map(|job| elements(job).map(|n| (n, job.summary.job_id)).collect::<Vec<_>>()).collect();
         match ours.iter().find(|n| !each.contains_key(n)) {
-            Some(n) => anyhow::bail!("the array {given} has no stored element with the number {n}"),
+            Some(n) => bail!("the array {given} has no stored element with the number {n}"),
             None => Ok(Self(each)),
         }
     }
 
     /// Adds what the job with this number follows: of a pack, what each of its elements follows.
-    pub(in crate::commands) fn add(&self, number: u32, spec: &mut JobSpec) {
+    pub(crate) fn add(&self, number: u32, spec: &mut JobSpec) {
         let elements = spec.work.pack.as_ref().map_or_else(|| Ranges::of(number, number), |pack| pack.elements.clone());
         for id in elements.iter().filter_map(|n| self.0.get(&n)) {
-            follow(&mut spec.after, *id, AfterEnd::Success);
+            spec.follow(*id, AfterEnd::Success);
         }
     }
 }
@@ -81,20 +115,15 @@ fn elements(job: &Job) -> impl Iterator<Item = u32> {
 }
 
 /// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.
-pub(in crate::commands) async fn check(cluster: &Cluster, after: &BTreeMap<JobId, AfterEnd>) -> anyhow::Result<()> {
-    if after.is_empty() {
-        return Ok(());
-    }
-    let stored: Vec<Job> = cluster.store.jobs_of(after.keys().copied()).await?.all()?;
+fn check(meant: &Meant, stored: &[Job], end: AfterEnd) -> anyhow::Result<()> {
     let ids: BTreeSet<JobId> = stored.iter().map(|job| job.summary.job_id).collect();
-    if let Some(id) = after.keys().find(|id| !ids.contains(id)) {
-        anyhow::bail!("job {id} is not stored, so no job can follow it: `nodekeeper jobs --all` lists those that are");
+    if let Some(id) = meant.ids.iter().find(|id| !ids.contains(id)) {
+        bail!("job {id} is not stored, so no job can follow it: `nodekeeper jobs --all` lists those that are");
     }
-    for job in &stored {
+    for job in stored.iter().filter(|_| end == AfterEnd::Success) {
         let (id, state) = (job.summary.job_id, job.summary.state);
-        let must_be_complete = after.get(&id) == Some(&AfterEnd::Success);
-        if must_be_complete && state.is_ended() && state != JobState::Complete {
-            anyhow::bail!(
+        if state.is_ended() && state != JobState::Complete {
+            bail!(
                 "job {id} is {state}, so a job that runs only if it is complete could never run; --after-any {id} runs it \
                  all the same, and `nodekeeper fetch {id}` gets files that it keeps, for --in",
                 id = short(id)

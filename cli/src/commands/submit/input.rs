@@ -5,6 +5,7 @@
 //! input may be a pipe that never ends.
 
 use crate::console::{Context, UsageError, bounded};
+use anyhow::bail;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
@@ -19,10 +20,7 @@ use std::path::Path;
 const WRITES_WITHIN_MS: u8 = 200;
 
 /// Opens a file, or standard input if the path is `-`.
-pub(in crate::commands) fn open<'a>(
-    input: &'a mut (dyn BufRead + Send),
-    file: &Path,
-) -> io::Result<Box<dyn BufRead + 'a>> {
+pub(crate) fn open<'a>(input: &'a mut (dyn BufRead + Send), file: &Path) -> io::Result<Box<dyn BufRead + 'a>> {
     if file.as_os_str() == "-" {
         return Ok(Box::new(input));
     }
@@ -30,7 +28,7 @@ pub(in crate::commands) fn open<'a>(
 }
 
 /// Reads standard input to its end, and makes it the input of this job.
-pub(in crate::commands) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {
+pub(crate) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {
     let most = MAX_COMMAND_BYTES / 4 * 3;
     let input = bounded::bytes(&mut *context.input, "standard input", most as u64)
         .map_err(|e| e.context("it becomes a part of the job: give more by --in or a URL"))?;
@@ -40,7 +38,7 @@ pub(in crate::commands) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec
 
 /// Refuses a standard input, a file or a pipe, that has unread data. Reads none of it.
 #[allow(clippy::disallowed_methods, reason = "whether there is an input can only be seen at standard input itself")]
-pub(in crate::commands) fn refuse_unread() -> anyhow::Result<()> {
+pub(crate) fn refuse_unread() -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(());
@@ -50,7 +48,7 @@ pub(in crate::commands) fn refuse_unread() -> anyhow::Result<()> {
     if has_data(file)? {
         let why = "standard input has data, and the job would not get it: give --stdin to pass it on, or < /dev/null to \
                    leave it";
-        return Err(UsageError(why.to_owned()).into());
+        bail!(UsageError(why.to_owned()));
     }
     Ok(())
 }

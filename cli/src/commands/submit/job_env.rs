@@ -10,15 +10,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The name of a variable, and its value if it was given.
-pub(in crate::commands) type Variable = (String, Option<String>);
+pub(crate) type Variable = (String, Option<String>);
 
 /// Parses `NAME=VALUE` or `NAME`.
-pub(in crate::commands) fn variable(text: &str) -> Result<Variable, String> {
+pub(crate) fn variable(text: &str) -> Result<Variable, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
     variable_fault(name).map_or_else(|| Ok((name.to_owned(), value)), Err)
 }
 
-pub(in crate::commands) fn environment(given: &[Variable], files: &[PathBuf]) -> anyhow::Result<Environment> {
+pub(crate) fn environment(given: &[Variable], files: &[PathBuf]) -> anyhow::Result<Environment> {
     let mut env = Environment::new();
     once("--env", given.iter().map(|(name, _)| name))?;
     for file in files {
@@ -36,7 +36,7 @@ pub(in crate::commands) fn environment(given: &[Variable], files: &[PathBuf]) ->
 }
 
 /// Refuses a name that is given twice in one place. Which of its values is meant cannot be known.
-pub(in crate::commands) fn once<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), UsageError> {
+pub(crate) fn once<'a>(place: &str, names: impl Iterator<Item = &'a String>) -> Result<(), UsageError> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {

@@ -7,23 +7,19 @@
 //! Does not: remember which jobs outside of the file its names meant: those of the missing jobs are looked up again.
 
 use super::bulk::{self, Together, Written};
+use super::followed::JobNames;
+use super::input;
 use super::job_files::{FileOptions, FromJob, LocalFiles};
 use super::job_line::{self, JobLine};
-use super::submission::{self, Begin, Earlier, GivenParts, Keyed, TRIES, digest};
-use super::{followed, input};
+use super::submission::{self, Begin, Earlier, GivenParts, Keyed, TRIES, digest, submit_once};
 use crate::changes::operate::{accepting, lacking};
 use crate::commands::submit::{self, SubmitArgs};
 use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
-use crate::view::find::{Finder, Meant};
+use crate::view::find::NoSuch;
 use anyhow::{Context as _, bail};
-use model::array::Array;
-use model::ids::{JobId, Ulid};
-use model::ranges::Ranges;
-use model::rng::Rng;
-use model::time::Time;
-use model::{AfterEnd, Job, JobSpec};
+use model::ids::Ulid;
+use model::{AfterEnd, Array, Job, JobId, JobSpec, Ranges, Rng, Time};
 use serde_json::{Value, json};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::WriteError;
@@ -57,7 +53,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs, file: &Pat
 }
 
 /// Submits the jobs of these lines. Returns them in the order of the lines.
-pub(in crate::commands) async fn submit(
+pub(crate) async fn submit(
     context: &mut Context<'_>,
     args: &SubmitArgs,
     bytes: &[u8],
@@ -76,8 +72,7 @@ pub(in crate::commands) async fn submit(
     refuse(shown, mistakes.collect())?;
     let keyed = keys(&lines, shown)?;
     let cluster = context.cluster().await?;
-    let fresh = JobId::new(cluster.store.rng().ulid(now));
-    let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, fresh, now };
+    let file = JobFile { args, cluster: &cluster, lines: &lines, files: &files, shown, now };
     match keyed {
         Some(keys) => file.submit_lines(context, &keys).await,
         None => file.submit_whole(context).await,
@@ -161,8 +156,6 @@ struct JobFile<'a> {
     files: &'a LocalFiles,
     /// The name of the file, for people.
     shown: &'a str,
-    /// Where the ids of new jobs come from: they have the order of the lines.
-    fresh: JobId,
     now: Time,
 }
 
@@ -181,42 +174,35 @@ impl JobFile<'_> {
             Some(key) => Keyed::new(key, GivenParts::of_parts([("lines or options", content)])),
             None => Keyed::of_file(&content),
         };
-        for _ in 0..TRIES {
-            let earlier = key.earlier(&self.cluster.store).await?;
-            let begin = match &earlier {
-                None => Begin::New,
-                Some(earlier) if !earlier.is_complete => Begin::GoOn(earlier),
-                Some(earlier) if self.args.job.key.is_none() && self.has_ended(earlier).await? => {
-                    let before = show::when(earlier.first.made_at(), self.now);
-                    writeln!(
-                        context.err,
-                        "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
-                    )?;
-                    Begin::Anew(earlier)
-                }
-                Some(earlier) => return self.given_again(context, earlier).await,
-            };
-            let first = match begin {
-                Begin::GoOn(earlier) => {
-                    earlier.announce(context)?;
-                    earlier.first
-                }
-                Begin::New | Begin::Anew(_) => self.fresh,
-            };
+        let begin = match key.earlier(&self.cluster.store).await? {
+            None => Begin::New,
+            Some(earlier) if !earlier.is_complete || self.args.job.key.is_some() => Begin::GoesOn(earlier),
+            Some(earlier) if self.has_ended(&earlier).await? => {
+                let before = show::when(earlier.first.made_at(), self.now);
+                writeln!(
+                    context.err,
+                    "it was submitted {before}, and all of its jobs have ended: it is submitted anew"
+                )?;
+                Begin::Anew(earlier)
+            }
+            Some(earlier) => return self.not_written(context, &earlier).await,
+        };
+        let jobs = async |context: &mut Context<'_>, first| {
             let jobs = self.jobs(&self.ids(first), &BTreeMap::new()).await?;
             self.prepare(context, &self.lines.iter().collect::<Vec<_>>()).await?;
-            if let Some(written) = key.write(self.cluster, begin, &jobs, self.now).await? {
-                return self.all_of(context, &jobs, written);
-            }
-        }
-        Err(submission::contended())
+            Ok(jobs)
+        };
+        let ids = |first| self.ids(first);
+        let (first, written) = submit_once(context, self.cluster, Some((key, begin)), ids, jobs).await?;
+        self.all_of(context, &self.ids(first), written)
     }
 
     /// Submits a file whose lines have keys.
     async fn submit_lines(&self, context: &mut Context<'_>, keys: &[Keyed]) -> anyhow::Result<Vec<Job>> {
+        let fresh = submission::fresh(self.cluster, self.now);
         for _ in 0..TRIES {
             let mut mistakes = Vec::new();
-            let mut ids = self.ids(self.fresh);
+            let mut ids = self.ids(fresh);
             let mut known = BTreeSet::new();
             let earlier = submission::earlier(&self.cluster.store, keys).await?;
             for ((line, earlier), id) in self.lines.iter().zip(earlier).zip(&mut ids) {
@@ -248,7 +234,7 @@ impl JobFile<'_> {
             let mut written = bulk::write(self.cluster, together, false).await;
             if !matches!(written.error, Some(WriteError::Conflict(_))) {
                 written.jobs.extend(stored.into_values());
-                return self.all_of(context, &jobs, written);
+                return self.all_of(context, &ids, written);
             }
         }
         Err(submission::contended())
@@ -276,17 +262,18 @@ impl JobFile<'_> {
     /// The jobs of the lines, with these ids. Those that are stored already are as they are. A line means, by a name, only earlier
     /// lines with the name, so lines make no circle. If a job that one of the others needs is not stored, this is an error.
     async fn jobs(&self, ids: &[JobId], stored: &BTreeMap<JobId, Job>) -> anyhow::Result<Vec<Job>> {
-        let mut finder = Finder::new(self.cluster);
-        let of_options = followed::of_options(self.cluster, &mut finder, self.args.job.after()).await?;
-        let mut outside = BTreeMap::new();
+        let (mut names, mut of_all) = (JobNames::new(self.cluster), JobSpec::default());
+        names.add(self.args.job.after(), &[], &BTreeMap::new(), &mut of_all).await?;
         let mut earlier: BTreeMap<&str, Vec<Job>> = BTreeMap::new();
         let (mut jobs, mut mistakes) = (Vec::new(), Vec::new());
         for (line, id) in self.lines.iter().zip(ids) {
-            let mut spec = JobSpec { after: of_options.clone(), ..line.spec.clone() };
+            let mut spec = JobSpec { after: of_all.after.clone(), ..line.spec.clone() };
+            let after = line.after.iter().map(|(given, end)| (given.as_str(), *end));
             if !stored.contains_key(id)
-                && let Err(e) = self.name(line, &mut spec, &earlier, &mut outside).await
+                && let Err(e) = names.add(after, &line.from_jobs, &earlier, &mut spec).await
             {
-                mistakes.push((line.number, e.to_string()));
+                let no_line = if e.is::<NoSuch>() { "no earlier line has this name, and " } else { "" };
+                mistakes.push((line.number, format!("{no_line}{e}")));
             }
             spec.key = spec.key.or_else(|| self.args.job.key.clone());
             let job = match stored.get(id) {
@@ -302,69 +289,15 @@ impl JobFile<'_> {
         Ok(jobs)
     }
 
-    /// Adds the jobs and the outputs that a line names: of earlier lines, or else of jobs that are stored.
-    async fn name(
-        &self,
-        line: &FileLine,
-        spec: &mut JobSpec,
-        earlier: &BTreeMap<&str, Vec<Job>>,
-        outside: &mut BTreeMap<String, (Meant, Vec<Job>)>,
-    ) -> anyhow::Result<()> {
-        let mut followed = BTreeMap::new();
-        for (given, end) in &line.after {
-            match earlier.get(given.as_str()) {
-                Some(jobs) => jobs.iter().for_each(|job| followed::follow(&mut spec.after, job.summary.job_id, *end)),
-                None => {
-                    let (meant, _) = self.outside(given, outside).await?;
-                    meant.ids.iter().for_each(|id| followed::follow(&mut followed, *id, *end));
-                }
-            }
-        }
-        for from in &line.from_jobs {
-            match earlier.get(from.job.as_str()) {
-                Some(jobs) => from.add(jobs, jobs.len() > 1, spec)?,
-                None => {
-                    let (meant, jobs) = self.outside(&from.job, outside).await?;
-                    from.add(jobs, from.is_array(meant, jobs)?, spec)?;
-                    jobs.iter().for_each(|job| followed::follow(&mut followed, job.summary.job_id, AfterEnd::Success));
-                }
-            }
-        }
-        followed::check(self.cluster, &followed).await?;
-        followed.into_iter().for_each(|(id, end)| followed::follow(&mut spec.after, id, end));
-        Ok(())
-    }
-
-    /// The stored jobs that this name means. Each name is looked up once.
-    async fn outside<'o>(
-        &self,
-        given: &str,
-        known: &'o mut BTreeMap<String, (Meant, Vec<Job>)>,
-    ) -> anyhow::Result<&'o (Meant, Vec<Job>)> {
-        match known.entry(given.to_owned()) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(unknown) => {
-                let meant = Finder::new(self.cluster).meant(given).await;
-                let meant = meant.map_err(|e| anyhow::anyhow!("no earlier line has this name, and {e}"))?;
-                let jobs = self.cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
-                Ok(unknown.insert((meant, jobs)))
-            }
-        }
-    }
-
     /// Whether all stored jobs of an earlier submission have ended.
     async fn has_ended(&self, earlier: &Earlier) -> anyhow::Result<bool> {
         let stored = self.cluster.store.jobs_of(self.ids(earlier.first)).await?;
         Ok(stored.unreadable.is_empty() && stored.rows.iter().all(|job| job.summary.state.is_ended()))
     }
 
-    /// The stored jobs of the earlier submission.
-    async fn given_again(&self, context: &mut Context<'_>, earlier: &Earlier) -> anyhow::Result<Vec<Job>> {
+    /// The stored jobs of an earlier submission of the same lines without a key.
+    async fn not_written(&self, context: &mut Context<'_>, earlier: &Earlier) -> anyhow::Result<Vec<Job>> {
         let ids = self.ids(earlier.first);
-        if self.args.job.key.is_some() {
-            earlier.announce(context)?;
-            return submission::stored(&self.cluster.store, &ids, self.now).await;
-        }
         let before = show::when(earlier.first.made_at(), self.now);
         writeln!(
             context.err,
@@ -380,19 +313,19 @@ impl JobFile<'_> {
         Ok(stored)
     }
 
-    /// The stored jobs in the order of the lines. If some are missing, prints those that are stored; the error names the lines of the
-    /// others.
-    fn all_of(&self, context: &mut Context<'_>, jobs: &[Job], written: Written) -> anyhow::Result<Vec<Job>> {
+    /// The stored jobs in the order of the lines, which have these ids. If some are missing, prints those that are stored; the error
+    /// names the lines of the others.
+    fn all_of(&self, context: &mut Context<'_>, ids: &[JobId], written: Written) -> anyhow::Result<Vec<Job>> {
         let mut stored: BTreeMap<JobId, Job> = written.jobs.into_iter().map(|job| (job.summary.job_id, job)).collect();
-        let there: Vec<Job> = jobs.iter().filter_map(|job| stored.remove(&job.summary.job_id)).collect();
+        let there: Vec<Job> = ids.iter().filter_map(|id| stored.remove(id)).collect();
         let Some(error) = written.error else { return Ok(there) };
         let numbers = |of: &BTreeSet<JobId>| {
-            let those = self.lines.iter().zip(jobs).filter(|(_, job)| of.contains(&job.summary.job_id));
+            let those = self.lines.iter().zip(ids).filter(|(_, id)| of.contains(id));
             ranges(those.map(|(line, _)| line.number))
         };
         submit::print(context, self.args.json, &there)?;
         let missing = numbers(&written.missing);
-        writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", there.len(), jobs.len())?;
+        writeln!(context.err, "{} of {} jobs are in; not in: lines {missing}", there.len(), ids.len())?;
         if !written.unclear.is_empty() {
             writeln!(context.err, "not known: lines {}", numbers(&written.unclear))?;
         }

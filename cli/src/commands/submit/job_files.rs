@@ -4,7 +4,6 @@
 //! before anything is stored. `--workdir` leaves out what an ignore file names.
 //! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
-use super::followed::follow;
 use crate::changes::operate::NO_BUCKET;
 use crate::commands::amounts::seconds;
 use crate::console::{Cluster, Context, UsageError, show};
@@ -17,12 +16,8 @@ use futures::future::ready;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use ignore::WalkBuilder;
 use jiff::fmt::rfc2822::DateTimeParser;
-use model::array::Array;
-use model::files::{Content, Form, Inputs, MAX_CONTENT_BYTES, Output, Pattern, Source, WORK_DIRECTORY, is_name};
-use model::policy::Policy;
-use model::stored::S3Place;
-use model::time::{Span, Time};
-use model::{AfterEnd, Job, JobSpec, Work};
+use model::files::{Form, MAX_CONTENT_BYTES, Output, Pattern, WORK_DIRECTORY, is_name};
+use model::{AfterEnd, Array, Content, Inputs, Job, JobSpec, Policy, S3Place, Source, Span, Time, Work};
 use s3::S3Error;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,7 +43,7 @@ const REPOSITORY: [&str; 2] = [".git", ".jj"];
 
 /// The files of a job, as options.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize)]
-pub(in crate::commands) struct FileOptions {
+pub(crate) struct FileOptions {
     /// A file or a folder for the work directory of the job: a local path; s3://BUCKET/KEY, read with the role of the job; or
     /// job:JOB/PATH, an output of an earlier job (--out), which this job then follows; of an array, a folder that has the output of
     /// each job by its number. NAME is its path in the work directory, by default the same as here. NAME comes after the last =, so
@@ -76,7 +71,7 @@ pub(in crate::commands) struct FileOptions {
 }
 
 fn output(text: &str) -> Result<Output, String> {
-    let Output { path, to } = text.parse().map_err(|e: model::files::BadFile| e.to_string())?;
+    let Output { path, to } = text.parse().map_err(|e: model::BadText| e.to_string())?;
     Ok(Output { path: kept(&path)?, to })
 }
 
@@ -108,34 +103,34 @@ struct Upload {
 
 /// The local files of a submission, each path read once. They are stored before the jobs are written.
 #[derive(Debug, Default)]
-pub(in crate::commands) struct LocalFiles {
+pub(crate) struct LocalFiles {
     /// By path, and by whether it is packed as a work directory.
     uploads: BTreeMap<(PathBuf, bool), Upload>,
 }
 
 /// An input that is an output of another job.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct FromJob {
+pub(crate) struct FromJob {
     name: String,
     /// The job as it is named.
-    pub(in crate::commands) job: String,
+    pub(crate) job: String,
     path: String,
 }
 
 impl FileOptions {
-    pub(in crate::commands) fn of(inputs: Option<Vec<String>>, workdir: Option<String>) -> Self {
+    pub(crate) fn of(inputs: Option<Vec<String>>, workdir: Option<String>) -> Self {
         Self { inputs: inputs.unwrap_or_default(), workdir: workdir.map(PathBuf::from), ..Self::default() }
     }
 
     /// These files of a line beside those of the options. A line has one work directory.
-    pub(in crate::commands) fn over(mut self, options: &Self) -> Self {
+    pub(crate) fn over(mut self, options: &Self) -> Self {
         self.inputs.splice(..0, options.inputs.iter().cloned());
         self.workdir = self.workdir.or_else(|| options.workdir.clone());
         self
     }
 
     /// Reads the local files, and adds to the work what is known of its files without the cluster. Returns the inputs from other jobs.
-    pub(in crate::commands) fn read(&self, work: &mut Work, local: &mut LocalFiles) -> anyhow::Result<Vec<FromJob>> {
+    pub(crate) fn read(&self, work: &mut Work, local: &mut LocalFiles) -> anyhow::Result<Vec<FromJob>> {
         let (mut from_jobs, mut folders) = (Vec::new(), Vec::new());
         if let Some(dir) = &self.workdir {
             let content = local.read(dir, true).with_context(|| cannot_read("--workdir", dir))?;
@@ -201,7 +196,7 @@ impl FromJob {
 
     /// Adds the outputs of these jobs to the inputs of a job, which follows them. Of several jobs or members, the input is a folder
     /// with what each of them made.
-    pub(in crate::commands) fn add(&self, jobs: &[Job], are_array: bool, spec: &mut JobSpec) -> anyhow::Result<()> {
+    pub(crate) fn add(&self, jobs: &[Job], are_array: bool, spec: &mut JobSpec) -> anyhow::Result<()> {
         for job in jobs {
             let job_id = job.summary.job_id;
             keeps(job, &show::one_line(&self.job), &self.path)?;
@@ -211,13 +206,13 @@ impl FromJob {
                 let source = Source::Output { job_id, member, path: self.path.clone() };
                 add(&mut spec.work.inputs, below(&self.name, [number.clone(), of_member]), source)?;
             }
-            follow(&mut spec.after, job_id, AfterEnd::Success);
+            spec.follow(job_id, AfterEnd::Success);
         }
         Ok(())
     }
 
     /// Whether these stored jobs, which its name means, are an array. It is an error if some jobs of the array are not stored any more.
-    pub(in crate::commands) fn is_array(&self, meant: &Meant, jobs: &[Job]) -> anyhow::Result<bool> {
+    pub(crate) fn is_array(&self, meant: &Meant, jobs: &[Job]) -> anyhow::Result<bool> {
         let (shown, count) = (show::one_line(&self.job), meant.array(jobs));
         ensure!(!jobs.is_empty(), "job {shown} is not stored");
         let missing = count.map_or(0, |count| count.saturating_sub(jobs.len()));
@@ -246,13 +241,13 @@ impl LocalFiles {
         if upload.content.bytes > MAX_CONTENT_BYTES {
             let most = MAX_CONTENT_BYTES >> 40;
             let why = format!("{} has more than {most} TiB: store it in S3 yourself, and give s3://…", upload.shown);
-            return Err(UsageError(why).into());
+            bail!(UsageError(why));
         }
         Ok(self.uploads.entry(key).or_insert(upload).content.clone())
     }
 
     /// Stores the files that are not stored yet, several at the same time.
-    pub(in crate::commands) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
+    pub(crate) async fn store(&self, context: &mut Context<'_>, cluster: &Cluster) -> anyhow::Result<()> {
         if self.uploads.is_empty() {
             return Ok(());
         }
@@ -324,7 +319,7 @@ async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> 
     head.bytes == bytes && is_fresh
 }
 
-pub(in crate::commands) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
+pub(crate) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
     let prefix = policy.output.s3.as_ref().context(NO_BUCKET)?;
     Ok(prefix.content(cluster.dynamo.cluster(), content.sha256()))
 }
@@ -418,7 +413,7 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
 }
 
 /// Warns of a file of this directory that the command names and does not get. The word may mean another file, so this is no error.
-pub(in crate::commands) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
+pub(crate) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io::Result<()> {
     let inputs = &spec.work.inputs;
     let words = spec.work.command.iter().enumerate();
     // What follows the line of `sh -c` is a name for messages.

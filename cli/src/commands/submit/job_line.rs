@@ -46,7 +46,7 @@ static FIELDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
 });
 
 /// An error about a job, with the names of fields in place of options.
-pub(in crate::commands) fn about_fields(error: &str) -> String {
+pub(crate) fn about_fields(error: &str) -> String {
     let error = error.replace("--at-once", "pack.at_once");
     let mut parts = error.split("--");
     let mut about = parts.next().unwrap_or_default().to_owned();
@@ -64,15 +64,15 @@ type NamedAfter = Vec<(String, AfterEnd)>;
 
 /// What a line says.
 #[derive(Debug, PartialEq)]
-pub(in crate::commands) struct JobLine {
-    pub(in crate::commands) spec: JobSpec,
-    pub(in crate::commands) after: NamedAfter,
+pub(crate) struct JobLine {
+    pub(crate) spec: JobSpec,
+    pub(crate) after: NamedAfter,
     /// Its `in` and its `workdir`, which are not read yet.
-    pub(in crate::commands) files: FileOptions,
+    pub(crate) files: FileOptions,
 }
 
 /// Reads one line. `defaults` has the options of the command line, which the line overrides.
-pub(in crate::commands) fn read(line: &str, defaults: &Map<String, Value>) -> Result<JobLine, String> {
+pub(crate) fn read(line: &str, defaults: &Map<String, Value>) -> Result<JobLine, String> {
     let not_json = |e: serde_json::Error| format!("it is not a JSON object on one line (`jq -c .` makes it one): {e}");
     let Value::Object(line) = strict_json::parse(line).map_err(not_json)? else {
         return Err("it is not a JSON object: write {\"command\": [\"true\"]}, for example".to_owned());

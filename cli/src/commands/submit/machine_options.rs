@@ -5,12 +5,12 @@
 
 use crate::commands::amounts::gibibytes;
 use clap::{ArgAction, Args};
-use model::{Arch, MachineNeed, MarketNeed, UnknownWord};
+use model::{Arch, BadText, MachineNeed, MarketNeed};
 use serde::Serialize;
 
 /// An option has the name of its field in [`MachineNeed`].
 #[derive(Args, Clone, Debug, Serialize)]
-pub(in crate::commands) struct MachineOptions {
+pub(crate) struct MachineOptions {
     /// Only on this instance type
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
@@ -32,12 +32,12 @@ pub(in crate::commands) struct MachineOptions {
 }
 
 /// Parses a market. `-` and `_` mean the same.
-pub(in crate::commands) fn market(text: &str) -> Result<MarketNeed, UnknownWord> {
+pub(crate) fn market(text: &str) -> Result<MarketNeed, BadText> {
     text.replace('-', "_").parse()
 }
 
 impl MachineOptions {
-    pub(in crate::commands) fn need(&self) -> serde_json::Result<MachineNeed> {
+    pub(crate) fn need(&self) -> serde_json::Result<MachineNeed> {
         serde_json::to_value(self).and_then(serde_json::from_value)
     }
 }

@@ -23,21 +23,23 @@ use crate::commands::output::follow::{Follower, Verbosity, last_allocs};
 use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
-use crate::view::find::Finder;
 use array_numbers::Numbers;
 use bulk::Written;
 use clap::{ArgAction, Args};
-use followed::AfterEach;
+use followed::{AfterEach, JobNames};
 use job_env::{Variable, environment, once, variable};
-use job_files::{FileOptions, FromJob, LocalFiles, warn_of_forgotten};
+use job_files::{FileOptions, LocalFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
-use model::array::{Array, COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
-use model::elements::{MAX_AT_ONCE, MAX_PACK, Pack};
-use model::ids::{JobId, Ulid};
-use model::ranges::Ranges;
-use model::{AfterEnd, DEFAULT_PRIORITY, FailurePolicy, Job, JobSpec, JobState, Needs, Reconcile, RetryRule, Signal};
+use model::array::{COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
+use model::elements::{MAX_AT_ONCE, MAX_PACK};
+use model::ids::Ulid;
+use model::{
+    AfterEnd, Array, DEFAULT_PRIORITY, FailurePolicy, Job, JobId, JobSpec, JobState, Needs, Pack, Ranges, Reconcile,
+    RetryRule, Signal,
+};
 use serde::{Serialize, Serializer};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use submission::{GivenParts, Keyed, submit_once};
@@ -49,7 +51,7 @@ const LAST_LINES: usize = 100;
 /// A job, as options: what its members need, what they run, and how failures are treated. An option has the name of its field in
 /// [`JobSpec`] and, if people call it otherwise, a name for them.
 #[derive(Args, Clone, Debug, Serialize)]
-pub(in crate::commands) struct JobOptions {
+pub(crate) struct JobOptions {
     /// A name for people
     #[arg(long)]
     name: Option<String>,
@@ -57,21 +59,21 @@ pub(in crate::commands) struct JobOptions {
     /// again the answer is the job that is there, whatever its state. With other content it is an error that says what differs. An array or
     /// a file has one key; in a file each line may have one instead
     #[arg(long)]
-    pub(in crate::commands) key: Option<String>,
+    pub(crate) key: Option<String>,
     /// From 0 to 1000; jobs with a higher priority come first
     #[arg(long, default_value_t = DEFAULT_PRIORITY)]
     priority: u32,
     /// vCPUs for each member
-    #[arg(long, default_value_t = Needs::DEFAULT.vcpus)]
+    #[arg(long, default_value_t = Needs::default().vcpus)]
     vcpus: u32,
     /// Memory for each member: in MiB, or with a unit such as 512M or 1.5G
-    #[arg(long = "memory", default_value_t = Needs::DEFAULT.memory_mib, value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(long = "memory", default_value_t = Needs::default().memory_mib, value_name = "SIZE", value_parser = mebibytes)]
     memory_mib: u64,
     /// Scratch space for each member, in GiB or with a unit such as 100G or 2T; a member that writes more is stopped
-    #[arg(long = "scratch", default_value_t = Needs::DEFAULT.scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
+    #[arg(long = "scratch", default_value_t = Needs::default().scratch_gib, value_name = "SIZE", value_parser = gibibytes)]
     scratch_gib: u64,
     /// GPUs for each member; no other job uses them meanwhile
-    #[arg(long, default_value_t = Needs::DEFAULT.gpus)]
+    #[arg(long, default_value_t = Needs::default().gpus)]
     gpus: u32,
     #[command(flatten)]
     #[serde(flatten)]
@@ -80,7 +82,7 @@ pub(in crate::commands) struct JobOptions {
     #[arg(long)]
     exclusive: bool,
     /// The number of members, from 1 to 256: they start together, each on its own node
-    #[arg(long, default_value_t = Needs::DEFAULT.nodes)]
+    #[arg(long, default_value_t = Needs::default().nodes)]
     nodes: u32,
     /// Run it in a container of this image; without one, it is a process of the node
     #[arg(long)]
@@ -99,11 +101,11 @@ pub(in crate::commands) struct JobOptions {
     /// A variable of the environment; NAME alone takes the value that it has here. May be given several times
     #[arg(long, value_name = "NAME[=VALUE]", action = ArgAction::Append, value_parser = variable)]
     #[serde(skip)]
-    pub(in crate::commands) env: Vec<Variable>,
+    pub(crate) env: Vec<Variable>,
     /// Variables from a file: NAME=VALUE or NAME in each line; # begins a comment. --env overrides it
     #[arg(long, value_name = "FILE", action = ArgAction::Append)]
     #[serde(skip)]
-    pub(in crate::commands) env_file: Vec<PathBuf>,
+    pub(crate) env_file: Vec<PathBuf>,
     /// The role of the job in AWS: the name of one that the policy lists in jobs.roles
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
@@ -118,7 +120,7 @@ pub(in crate::commands) struct JobOptions {
     secret_files: Vec<(String, String)>,
     #[command(flatten)]
     #[serde(flatten)]
-    pub(in crate::commands) files: FileOptions,
+    pub(crate) files: FileOptions,
     /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
     /// given several times
     #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
@@ -128,22 +130,22 @@ pub(in crate::commands) struct JobOptions {
     #[arg(long = "timeout", default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout_s: u64,
     /// The time between TERM and KILL
-    #[arg(long = "kill-timeout", default_value_t = FailurePolicy::DEFAULT.kill_timeout_s, value_name = "TIME", value_parser = seconds)]
+    #[arg(long = "kill-timeout", default_value_t = FailurePolicy::default().kill_timeout_s, value_name = "TIME", value_parser = seconds)]
     kill_timeout_s: u64,
     /// The signal that says a stop is near, such as USR1; all processes of the job get it. By default TERM, which asks them to stop
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<Signal>,
     /// How long before TERM the job gets that signal, also before its time-out
-    #[arg(long = "stop-notice", default_value_t = FailurePolicy::DEFAULT.stop_notice_s, value_name = "TIME", value_parser = seconds)]
+    #[arg(long = "stop-notice", default_value_t = FailurePolicy::default().stop_notice_s, value_name = "TIME", value_parser = seconds)]
     stop_notice_s: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
-    #[arg(long = "lost-after", default_value_t = FailurePolicy::DEFAULT.lost_after_s, value_name = "TIME", value_parser = seconds)]
+    #[arg(long = "lost-after", default_value_t = FailurePolicy::default().lost_after_s, value_name = "TIME", value_parser = seconds)]
     lost_after_s: u64,
     /// Run a copy on another node while waiting for a silent node
     #[arg(long)]
     replace: bool,
     /// Which copy is kept when the silent node comes back: best, keep_original or keep_replacement
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.reconcile)]
+    #[arg(long, default_value_t = FailurePolicy::default().reconcile)]
     reconcile: Reconcile,
     /// When to run it again, and how: CAUSE[,CAUSE…]=DO[,DO…]; may be given several times, and the first rule that names the
     /// cause decides. CAUSE is exit:75, exit:75-78, exit:*, signal:9, signal:*, memory, timeout, failed, lost, spot (its instance
@@ -152,10 +154,10 @@ pub(in crate::commands) struct JobOptions {
     #[arg(long = "retry", value_name = "RULE", action = ArgAction::Append)]
     retry: Vec<RetryRule>,
     /// How often to run it again after it failed by itself, if no rule decides: as --retry failed=again*N after the rules
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_failed, value_name = "N")]
+    #[arg(long, default_value_t = FailurePolicy::default().retry_failed, value_name = "N")]
     retry_failed: u32,
     /// How often to run it again after its node was lost, if no rule decides; 0 for never
-    #[arg(long, default_value_t = FailurePolicy::DEFAULT.retry_lost, value_name = "N")]
+    #[arg(long, default_value_t = FailurePolicy::default().retry_lost, value_name = "N")]
     retry_lost: u32,
     /// Do not place it before this time: a time such as 2026-11-24T10:00:00Z, a date, or a length of time from now such as 2h
     #[arg(long = "not-before", value_name = "TIME")]
@@ -178,7 +180,7 @@ pub(in crate::commands) struct JobOptions {
 #[command(group = clap::ArgGroup::new("elements").args(["count", "array"]))]
 pub struct SubmitArgs {
     #[command(flatten)]
-    pub(in crate::commands) job: JobOptions,
+    pub(crate) job: JobOptions,
     /// Submit this many jobs; each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
     count: u32,
@@ -210,7 +212,7 @@ pub struct SubmitArgs {
     stdin: bool,
     /// Submit again a file that was submitted before
     #[arg(long, requires = "file", conflicts_with = "key")]
-    pub(in crate::commands) again: bool,
+    pub(crate) again: bool,
     /// Wait until every job has ended; the exit code is 1 if a job did not complete
     #[arg(long)]
     wait: bool,
@@ -219,7 +221,7 @@ pub struct SubmitArgs {
     json: bool,
     /// The program and its arguments
     #[arg(last = true, required_unless_present = "file", value_name = "COMMAND")]
-    pub(in crate::commands) command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
 impl SubmitArgs {
@@ -261,13 +263,13 @@ impl SubmitArgs {
 
 impl JobOptions {
     /// The jobs that this job follows, as the options name them, each with how it must end.
-    pub(in crate::commands) fn after(&self) -> impl Iterator<Item = (&str, AfterEnd)> {
+    pub(crate) fn after(&self) -> impl Iterator<Item = (&str, AfterEnd)> {
         let success = self.after.iter().map(|job| (job.as_str(), AfterEnd::Success));
         success.chain(self.after_any.iter().map(|job| (job.as_str(), AfterEnd::Any)))
     }
 
     /// The job with these options and this command, without its local files and without the jobs that it names.
-    pub(in crate::commands) fn fields(&self, command: &[String]) -> anyhow::Result<JobSpec> {
+    pub(crate) fn fields(&self, command: &[String]) -> anyhow::Result<JobSpec> {
         let tables = [("--ulimit", &self.ulimits), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
@@ -301,20 +303,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow:
         args.specs(spec)?.into_iter().map(job).collect::<Result<_, _>>().map_err(|e| UsageError(e.to_string()))
     };
     let names = (args.after_each.as_deref(), args.stdin);
-    let (cluster, Written { jobs, missing, unclear, error }) =
-        write(context, &args.job, &args.command, names, jobs).await?;
-    if let Some(error) = error {
-        print(context, args.json, &jobs)?;
-        let all = jobs.len() + missing.len() + unclear.len();
-        let said = format!("{} of {all} jobs were submitted", jobs.len());
-        return Err(anyhow::Error::new(error).context(said));
-    }
+    let (cluster, written) = write(context, &args.job, &args.command, names, jobs).await?;
+    let jobs = all_of(context, args.json, written)?;
     submitted(context, &cluster, (args.wait, args.json), jobs).await
 }
 
 /// Stores the files of these options, then writes the jobs that `jobs` makes of them. It gets what each element follows, and the id of
 /// the first job. With a key, what was written before is not written again.
-pub(in crate::commands) async fn write(
+pub(crate) async fn write(
     context: &mut Context<'_>,
     options: &JobOptions,
     command: &[String],
@@ -327,9 +323,8 @@ pub(in crate::commands) async fn write(
     if has_stdin {
         input::pass_on(context, &mut spec)?;
     }
-    let now = context.now();
     // A mistake in the options is an error before anything is read.
-    let (checked, mut each) = (jobs(&spec, &AfterEach::default(), JobId::new(Ulid::nil()))?, AfterEach::default());
+    let checked = jobs(&spec, &AfterEach::default(), JobId::new(Ulid::nil()))?;
     // A job alone has the same parts as a line.
     let elements = checked.iter().map(|job| (&job.work.pack, job.env.get(INDEX_VARIABLE)));
     let elements: Vec<_> = elements.filter(|(pack, index)| pack.is_some() || index.is_some()).collect();
@@ -337,49 +332,33 @@ pub(in crate::commands) async fn write(
         "after": options.after().collect::<Vec<_>>(), "in": from_jobs, "array": Some(elements).filter(|all| !all.is_empty()),
         "after_each": after_each,
     });
-    let key = options.key.as_deref().map(|key| Ok(Keyed::new(key, GivenParts::of(&spec, &names)?)));
-    let key = key.transpose().map_err(|e: anyhow::Error| e)?;
     let cluster = context.cluster().await?;
-    let fresh = JobId::new(cluster.store.rng().ulid(now));
-    let earlier = match &key {
-        Some(key) => key.earlier(&cluster.store).await?,
-        None => None,
-    };
-    if let Some(earlier) = &earlier {
-        earlier.announce(context)?;
-    }
-    if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
-        name_jobs(&cluster, options, &from_jobs, &mut spec).await?;
+    let key = Keyed::of_option(options.key.as_deref(), GivenParts::of(&spec, &names)?, &cluster.store).await?;
+    let ids = |first| checked.iter().map(|job| id_like(first, job)).collect();
+    let prepared = async |context: &mut Context<'_>, first| {
+        let (mut spec, mut each, mut names) = (spec.clone(), AfterEach::default(), JobNames::new(&cluster));
+        names.add(options.after(), &from_jobs, &BTreeMap::new(), &mut spec).await?;
         if let Some(array) = after_each {
-            each = AfterEach::of(&cluster, array, &checked).await?;
+            each = AfterEach::of(&mut names, array, &checked).await?;
         }
         accepting(&cluster, [&spec]).await?;
         warn_of_forgotten(context, &spec)?;
         files.store(context, &cluster).await?;
-    }
-    let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, |first| jobs(&spec, &each, first)).await?;
+        Ok(jobs(&spec, &each, first)?)
+    };
+    let (_, written) = submit_once(context, &cluster, key, ids, prepared).await?;
     Ok((cluster, written))
 }
 
-/// Adds the jobs that the options name: those that the job follows, and those whose outputs it gets.
-async fn name_jobs(
-    cluster: &Cluster,
-    options: &JobOptions,
-    from_jobs: &[FromJob],
-    spec: &mut JobSpec,
-) -> anyhow::Result<()> {
-    let mut finder = Finder::new(cluster);
-    spec.after = followed::of_options(cluster, &mut finder, options.after()).await?;
-    for from in from_jobs {
-        let meant = finder.meant(&from.job).await?;
-        let stored = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
-        from.add(&stored, from.is_array(&meant, &stored)?, spec)?;
+/// The id of a job like this one in a submission that begins with this id. An element of an array keeps its number.
+fn id_like(first: JobId, job: &Job) -> JobId {
+    match job.summary.array_count {
+        Some(_) => Array::of(first).job(Array::number(job.summary.job_id)),
+        None => first,
     }
-    // The files of a job that has ended otherwise never come.
-    followed::check(cluster, &spec.after).await
 }
 
-pub(in crate::commands) fn print(context: &mut Context<'_>, is_json: bool, jobs: &[Job]) -> anyhow::Result<()> {
+pub(crate) fn print(context: &mut Context<'_>, is_json: bool, jobs: &[Job]) -> anyhow::Result<()> {
     if is_json {
         return show::json(context.out, &show::flat(json!(jobs)));
     }
@@ -389,9 +368,18 @@ pub(in crate::commands) fn print(context: &mut Context<'_>, is_json: bool, jobs:
     Ok(context.out.flush()?)
 }
 
+/// The written jobs, if they are all of them. Otherwise this is an error, and those that are stored are printed.
+pub(crate) fn all_of(context: &mut Context<'_>, is_json: bool, written: Written) -> anyhow::Result<Vec<Job>> {
+    let Written { jobs, missing, unclear, error } = written;
+    let Some(error) = error else { return Ok(jobs) };
+    print(context, is_json, &jobs)?;
+    let all = jobs.len() + missing.len() + unclear.len();
+    Err(anyhow::Error::new(error).context(format!("{} of {all} jobs were submitted", jobs.len())))
+}
+
 /// Prints the submitted jobs. With `--wait`, waits for their ends, prints their progress and their ends, and then the end of the
 /// output: of a single job, and of each job that failed.
-pub(in crate::commands) async fn submitted(
+pub(crate) async fn submitted(
     context: &mut Context<'_>,
     cluster: &Cluster,
     (does_wait, is_json): (bool, bool),

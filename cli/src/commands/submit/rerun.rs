@@ -4,18 +4,16 @@
 //! jobs that were rejected because one of these did not complete come along, and follow the new ones.
 //! Does not: change the jobs that ran before.
 
-use super::submission::{GivenParts, Keyed, submit_once};
-use super::{JobOptions, job_env::environment};
+use super::job_env::environment;
+use super::submission::{Begin, GivenParts, Keyed, submit_once};
+use super::{JobOptions, all_of, id_like, submitted};
 use crate::changes::operate::accepting;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
 use crate::view::find::{Finder, Meant};
+use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
-use model::array::Array;
-use model::ids::JobId;
-use model::rng::Rng;
-use model::time::Time;
-use model::{AfterEnd, Job, JobSpec, JobState, JobSummary, Source, Work};
+use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, JobSummary, Source, Time, Work};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{End, Store};
@@ -40,12 +38,12 @@ pub struct RerunArgs {
 
 /// The options of a job that are given.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct OptionChanges {
+pub(crate) struct OptionChanges {
     options: JobOptions,
     /// The names of all of them.
-    pub(in crate::commands) given: Vec<String>,
+    pub(crate) given: Vec<String>,
     /// Those that are fields.
-    pub(in crate::commands) fields: Map<String, Value>,
+    pub(crate) fields: Map<String, Value>,
 }
 
 /// Options that name files or jobs: a job that runs again has the same.
@@ -87,7 +85,7 @@ impl Args for OptionChanges {
 
 impl OptionChanges {
     /// The job as it was, with these changes.
-    pub(in crate::commands) fn spec(&self, job: &Job, env: &BTreeMap<String, String>) -> anyhow::Result<JobSpec> {
+    pub(crate) fn spec(&self, job: &Job, env: &BTreeMap<String, String>) -> anyhow::Result<JobSpec> {
         let mut fields: Map<String, Value> = serde_json::from_value(show::flat(json!(job)))?;
         fields.extend(self.fields.clone());
         let mut spec: JobSpec = serde_json::from_value(Value::Object(fields))?;
@@ -104,19 +102,18 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     jobs.retain(|job| !args.failed || is_bad(job.summary.state));
     jobs.sort_by_key(|job| job.summary.job_id);
     if jobs.is_empty() {
-        return Err(UsageError(format!("no stored job of {} is like that", show::one_line(&args.job))).into());
+        bail!(UsageError(format!("no stored job of {} is like that", show::one_line(&args.job))));
     }
     let env = environment(&options.env, &options.env_file)?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let given =
         GivenParts::of(&JobSpec::default(), &json!({"rerun": ids, "changes": args.changes.fields, "env": env}))?;
-    let key = options.key.as_deref().map(|key| Keyed::new(key, given));
-    let earlier = match &key {
-        Some(key) => key.earlier(&cluster.store).await?,
-        None => None,
-    };
+    let key = Keyed::of_option(options.key.as_deref(), given, &cluster.store).await?;
     // The same submission has the same followers, also if it is repeated after more of them were rejected.
-    let until = earlier.as_ref().map_or(now, |earlier| earlier.first.made_at());
+    let until = match &key {
+        Some((_, Begin::GoesOn(earlier))) => earlier.first.made_at(),
+        _ => now,
+    };
     let followers = followers(&cluster.store, &jobs, until).await?;
     if !followers.is_empty() {
         let count = show::several(followers.len(), "job");
@@ -128,26 +125,19 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
         let same = OptionChanges { fields: Map::new(), ..args.changes.clone() };
         specs.push(JobSpec { after: job.summary.after.clone(), ..same.spec(job, &BTreeMap::new())? });
     }
-    let new = |first: JobId| {
+    let ids = |first| new_ids(first, &jobs, &followers).into_values().collect();
+    let new = async |_: &mut Context<'_>, first| {
+        accepting(&cluster, &specs).await?;
         let ids = new_ids(first, &jobs, &followers);
         let jobs = specs.iter().zip(jobs.iter().chain(&followers)).map(|(spec, before)| {
             let id = ids.get(&before.summary.job_id).copied().unwrap_or(first);
             Job::submit(id, following(spec.clone(), &ids), now)
         });
-        jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))
+        Ok(jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))?)
     };
-    if !earlier.as_ref().is_some_and(|earlier| earlier.is_complete) {
-        accepting(&cluster, &specs).await?;
-    }
-    let fresh = JobId::new(Rng::real().ulid(now));
-    let written = submit_once(&cluster, key.as_ref(), earlier, fresh, now, new).await?;
-    match written.error {
-        None => super::submitted(context, &cluster, (args.wait, args.json), written.jobs).await,
-        Some(error) => {
-            super::print(context, args.json, &written.jobs)?;
-            Err(anyhow::Error::new(error).context("not all jobs were submitted: run it again with a --key"))
-        }
-    }
+    let (_, written) = submit_once(context, &cluster, key, ids, new).await?;
+    let new = all_of(context, args.json, written).context("run it again with a --key")?;
+    submitted(context, &cluster, (args.wait, args.json), new).await
 }
 
 /// The jobs that run again. The new jobs have the names of the old ones: with the key of an earlier rerun, a name means what it meant
@@ -198,11 +188,7 @@ async fn followers(store: &Store, jobs: &[Job], until: Time) -> anyhow::Result<V
 /// The ids of the new jobs by those of the jobs that they are like. An element of an array keeps its number; each array of followers,
 /// and each other follower, has the next ids.
 fn new_ids(first: JobId, jobs: &[Job], followers: &[Job]) -> BTreeMap<JobId, JobId> {
-    let own = jobs.iter().map(|job| {
-        let id = job.summary.job_id;
-        let is_element = job.summary.array_count.is_some();
-        (id, if is_element { Array::of(first).job(Array::number(id)) } else { first })
-    });
+    let own = jobs.iter().map(|job| (job.summary.job_id, id_like(first, job)));
     let arrays: BTreeSet<Array> = followers.iter().map(|job| Array::of(job.summary.job_id)).collect();
     let places: BTreeMap<Array, u32> = arrays.into_iter().zip(1..).collect();
     let others = followers.iter().map(|job| job.summary.job_id);

@@ -18,8 +18,7 @@ use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_closed, is_
 use crate::view::find::short;
 use anyhow::Context as _;
 use clap::Args;
-use model::ids::JobId;
-use model::{EndCause, Job, JobSpec, JobState};
+use model::{EndCause, Job, JobId, JobSpec, JobState};
 use std::collections::BTreeSet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -53,7 +52,7 @@ pub struct RunArgs {
 
 /// An event from the person while the job runs.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Heard {
+pub(crate) enum Heard {
     /// Ctrl-C.
     Interrupt,
     /// A line of standard input: the answer to the question.
@@ -101,7 +100,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RunArgs) -> anyhow::Re
 }
 
 /// [`run`], with the events of the person.
-pub(in crate::commands) async fn run_with(
+pub(crate) async fn run_with(
     context: &mut Context<'_>,
     args: &RunArgs,
     mut heard: UnboundedReceiver<Heard>,
@@ -111,17 +110,15 @@ pub(in crate::commands) async fn run_with(
         Job::submit(id, spec.clone(), now).map(|job| vec![job]).map_err(|e| UsageError(e.to_string()))
     };
     let (cluster, written) = submit::write(context, &args.job, &args.command, (None, args.stdin), job).await?;
-    if let Some(error) = written.error {
-        return Err(error.into());
-    }
-    let id = written.jobs.first().context("no job is stored")?.summary.job_id;
+    let jobs = submit::all_of(context, false, written)?;
+    let id = jobs.first().context("no job is stored")?.summary.job_id;
     if !args.quiet {
         writeln!(context.err, "job {} is submitted ({id})", short(id))?;
     }
     let verbosity = if args.quiet { Verbosity::Nothing } else { Verbosity::Progress };
     let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart);
     stream.quiet = args.quiet;
-    let mut followed = Follower::new(&cluster, written.jobs, verbosity);
+    let mut followed = Follower::new(&cluster, jobs, verbosity);
     match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
         Ok(true) => {}
         Ok(false) => {

@@ -8,12 +8,10 @@
 use super::bulk::{self, Together, Written};
 use crate::changes::operate::retention;
 use crate::console::{Cluster, Context, UsageError, show};
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use model::auth::hex;
-use model::events::Event;
-use model::ids::{JobId, Ulid};
-use model::time::{Span, Time};
-use model::{ActionName, Job, JobSpec};
+use model::ids::Ulid;
+use model::{ActionName, Event, Job, JobId, JobSpec, Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -27,17 +25,17 @@ const KEPT: Span = Span::from_s(2 * 366 * 86_400);
 /// The id of the row of a key. It is fixed: of two programs that begin at once, only one can write the row.
 const REMEMBERED: Ulid = Ulid::nil();
 /// How often a submission is tried, if other programs make the same one at the same time.
-pub(in crate::commands) const TRIES: usize = 5;
+pub(crate) const TRIES: usize = 5;
 
 /// What is submitted: a digest of each part that is given, by the name of the part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(in crate::commands) struct GivenParts(BTreeMap<String, String>);
+pub(crate) struct GivenParts(BTreeMap<String, String>);
 
 impl GivenParts {
     /// The fields of a job, and what it names: the jobs that it follows count as they are named, because a name may stand for another
     /// job later.
-    pub(in crate::commands) fn of(spec: &JobSpec, names: &Value) -> anyhow::Result<Self> {
+    pub(crate) fn of(spec: &JobSpec, names: &Value) -> anyhow::Result<Self> {
         let mut parts = serde_json::from_value::<Map<String, Value>>(serde_json::to_value(spec)?)?;
         parts.remove("key");
         parts.extend(names.as_object().cloned().unwrap_or_default());
@@ -48,7 +46,7 @@ impl GivenParts {
     }
 
     /// These parts: for people, and what is given.
-    pub(in crate::commands) fn of_parts<const N: usize>(parts: [(&str, String); N]) -> Self {
+    pub(crate) fn of_parts<const N: usize>(parts: [(&str, String); N]) -> Self {
         Self(parts.into_iter().map(|(name, given)| (name.to_owned(), given)).collect())
     }
 
@@ -60,7 +58,7 @@ impl GivenParts {
 }
 
 /// The SHA-256 of these parts together, as text.
-pub(in crate::commands) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     parts.into_iter().for_each(|part| hash.update(part));
     hex(&hash.finalize())
@@ -85,22 +83,22 @@ impl Remembered {
 
 /// A key, and what is submitted with it.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct Keyed {
+pub(crate) struct Keyed {
     subject: String,
     given: GivenParts,
 }
 
 /// An earlier submission with the same key and the same content.
 #[derive(Clone, Debug)]
-pub(in crate::commands) struct Earlier {
+pub(crate) struct Earlier {
     row: Event,
-    pub(in crate::commands) first: JobId,
-    pub(in crate::commands) is_complete: bool,
+    pub(crate) first: JobId,
+    pub(crate) is_complete: bool,
 }
 
 impl Earlier {
     /// Says on standard error that nothing, or only the rest, is written.
-    pub(in crate::commands) fn announce(&self, context: &mut Context<'_>) -> io::Result<()> {
+    fn announce(&self, context: &mut Context<'_>) -> io::Result<()> {
         let before = show::when(self.first.made_at(), context.now());
         match self.is_complete {
             true => writeln!(context.err, "it was submitted {before} with the same key, so nothing was written"),
@@ -109,28 +107,39 @@ impl Earlier {
     }
 }
 
-/// What is known of a submission before it is written.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) enum Begin<'a> {
+/// How a submission begins.
+#[derive(Clone, Debug)]
+pub(crate) enum Begin {
     New,
-    /// Some of its jobs may be stored.
-    GoOn(&'a Earlier),
+    /// Some of its jobs may be stored, or all of them.
+    GoesOn(Earlier),
     /// The jobs of the earlier one have ended, and it is made once more.
-    Anew(&'a Earlier),
+    Anew(Earlier),
 }
 
 impl Keyed {
-    pub(in crate::commands) fn new(key: &str, given: GivenParts) -> Self {
+    pub(crate) fn new(key: &str, given: GivenParts) -> Self {
         Self { subject: format!("key#{}", digest([key.as_bytes()])), given }
     }
 
+    /// The key of an option, if it is given, and how a submission with it begins.
+    pub(crate) async fn of_option(
+        key: Option<&str>,
+        given: GivenParts,
+        store: &Store,
+    ) -> anyhow::Result<Option<(Self, Begin)>> {
+        let Some(key) = key.map(|key| Self::new(key, given)) else { return Ok(None) };
+        let begin = key.begin(store).await?;
+        Ok(Some((key, begin)))
+    }
+
     /// A file that has no key: its content stands for it.
-    pub(in crate::commands) fn of_file(content: &str) -> Self {
+    pub(crate) fn of_file(content: &str) -> Self {
         Self { subject: format!("key#file-{content}"), given: GivenParts::default() }
     }
 
     /// The row of this key for jobs that begin with this one.
-    pub(in crate::commands) fn row(&self, first: JobId, is_complete: bool, now: Time) -> anyhow::Result<Event> {
+    pub(crate) fn row(&self, first: JobId, is_complete: bool, now: Time) -> anyhow::Result<Event> {
         let remembered = Remembered { first, given: self.given.clone(), complete: is_complete };
         Ok(Event {
             subject: self.subject.clone(),
@@ -144,23 +153,27 @@ impl Keyed {
     }
 
     /// The first job of what was submitted with this key, whatever that was.
-    pub(in crate::commands) async fn first(store: &Store, key: &str) -> anyhow::Result<Option<JobId>> {
+    pub(crate) async fn first(store: &Store, key: &str) -> anyhow::Result<Option<JobId>> {
         let Self { subject, .. } = Self::new(key, GivenParts::default());
         let rows = store.events_with([(subject.as_str(), REMEMBERED)]).await?;
         rows.first().map(|row| Ok(Remembered::of(row)?.first)).transpose()
     }
 
     /// The earlier submission with this key. If other content was submitted with it, an error says what differs.
-    pub(in crate::commands) async fn earlier(&self, store: &Store) -> anyhow::Result<Option<Earlier>> {
+    pub(crate) async fn earlier(&self, store: &Store) -> anyhow::Result<Option<Earlier>> {
         earlier(store, [self]).await?.pop().flatten().transpose()
+    }
+
+    async fn begin(&self, store: &Store) -> anyhow::Result<Begin> {
+        Ok(self.earlier(store).await?.map_or(Begin::New, Begin::GoesOn))
     }
 
     /// Writes its jobs, and that they are written: all or none, if one transaction takes them. `None` if another program has begun
     /// with this key meanwhile: the caller looks for it.
-    pub(in crate::commands) async fn write(
+    pub(crate) async fn write(
         &self,
         cluster: &Cluster,
-        begin: Begin<'_>,
+        begin: &Begin,
         jobs: &[Job],
         now: Time,
     ) -> anyhow::Result<Option<Written>> {
@@ -173,7 +186,7 @@ impl Keyed {
         let begun = match begin {
             Begin::New => cluster.store.record(&begun).await.map(|()| begun),
             Begin::Anew(before) => cluster.store.record_over(&before.row, &begun).await.map(|()| begun),
-            Begin::GoOn(before) => {
+            Begin::GoesOn(before) => {
                 let keep = retention(cluster).await?.finished;
                 ensure!(
                     now.since(first.made_at()) < keep,
@@ -188,7 +201,7 @@ impl Keyed {
             Err(WriteError::Conflict(_)) => return Ok(None),
             begun => begun?,
         };
-        let written = bulk::write(cluster, bulk::in_order(jobs), matches!(begin, Begin::GoOn(_))).await;
+        let written = bulk::write(cluster, bulk::in_order(jobs), matches!(begin, Begin::GoesOn(_))).await;
         if written.error.is_none() {
             match cluster.store.record_over(&begun, &complete).await {
                 // Another program has done so.
@@ -205,7 +218,7 @@ impl Keyed {
 }
 
 /// The earlier submissions with these keys, in the order of the keys. Where other content was submitted, an error says what differs.
-pub(in crate::commands) async fn earlier(
+pub(crate) async fn earlier(
     store: &Store,
     keys: impl IntoIterator<Item = &Keyed>,
 ) -> anyhow::Result<Vec<Option<anyhow::Result<Earlier>>>> {
@@ -216,53 +229,61 @@ pub(in crate::commands) async fn earlier(
         let Remembered { first, given, complete } = Remembered::of(row)?;
         let differing = given.differences(&key.given);
         if !differing.is_empty() {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "job {first} was submitted with this key and with another {differing}: give the same again, or another key"
-            ))
-            .into());
+            )));
         }
         Ok(Earlier { row: row.clone(), first, is_complete: complete })
     };
     Ok(keys.into_iter().map(|key| rows.get(key.subject.as_str()).map(|row| read(key, row))).collect())
 }
 
-/// Writes the jobs of a submission that `jobs` makes, from the id of the first one on. With a key, what was written before is not
-/// written again.
-pub(in crate::commands) async fn submit_once(
+/// Writes the jobs of a submission, which `jobs` prepares and makes from the id of the first one on. With a key, what was written before
+/// is not written again. `ids` are those of all the jobs. Returns the id of the first one, too.
+pub(crate) async fn submit_once(
+    context: &mut Context<'_>,
     cluster: &Cluster,
-    key: Option<&Keyed>,
-    mut earlier: Option<Earlier>,
-    fresh: JobId,
-    now: Time,
-    jobs: impl Fn(JobId) -> Result<Vec<Job>, UsageError>,
-) -> anyhow::Result<Written> {
-    let Some(key) = key else { return Ok(bulk::write(cluster, bulk::in_order(&jobs(fresh)?), false).await) };
+    key: Option<(Keyed, Begin)>,
+    ids: impl Fn(JobId) -> Vec<JobId>,
+    jobs: impl AsyncFn(&mut Context<'_>, JobId) -> anyhow::Result<Vec<Job>>,
+) -> anyhow::Result<(JobId, Written)> {
+    let now = context.now();
+    let fresh = fresh(cluster, now);
+    let Some((key, mut begin)) = key else {
+        let jobs = jobs(context, fresh).await?;
+        return Ok((fresh, bulk::write(cluster, bulk::in_order(&jobs), false).await));
+    };
     for _ in 0..TRIES {
-        let jobs = jobs(earlier.as_ref().map_or(fresh, |earlier| earlier.first))?;
-        let written = match &earlier {
-            Some(earlier) if earlier.is_complete => {
-                let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
-                let jobs = stored(&cluster.store, &ids, now).await?;
-                Some(Written { jobs, ..Written::default() })
+        let mut first = fresh;
+        if let Begin::GoesOn(earlier) = &begin {
+            earlier.announce(context)?;
+            first = earlier.first;
+            if earlier.is_complete {
+                let jobs = stored(&cluster.store, &ids(first), now).await?;
+                return Ok((first, Written { jobs, ..Written::default() }));
             }
-            Some(earlier) => key.write(cluster, Begin::GoOn(earlier), &jobs, now).await?,
-            None => key.write(cluster, Begin::New, &jobs, now).await?,
-        };
-        match written {
-            Some(written) => return Ok(written),
-            None => earlier = key.earlier(&cluster.store).await?,
+        }
+        let jobs = jobs(context, first).await?;
+        match key.write(cluster, &begin, &jobs, now).await? {
+            Some(written) => return Ok((first, written)),
+            None => begin = key.begin(&cluster.store).await?,
         }
     }
     Err(contended())
 }
 
+/// The id of a new job, or of the first one of several.
+pub(crate) fn fresh(cluster: &Cluster, now: Time) -> JobId {
+    JobId::new(cluster.store.rng().ulid(now))
+}
+
 /// The error of a submission that other programs kept from beginning.
-pub(in crate::commands) fn contended() -> anyhow::Error {
+pub(crate) fn contended() -> anyhow::Error {
     anyhow::anyhow!("other programs submit with the same key at the same time: try again")
 }
 
 /// The jobs of an earlier submission, in the order of their ids. It is an error if one of them is not stored any more.
-pub(in crate::commands) async fn stored(store: &Store, ids: &[JobId], now: Time) -> anyhow::Result<Vec<Job>> {
+pub(crate) async fn stored(store: &Store, ids: &[JobId], now: Time) -> anyhow::Result<Vec<Job>> {
     let mut jobs = store.jobs_of(ids.iter().copied()).await?.all()?;
     jobs.sort_by_key(|job| job.summary.job_id);
     let there: BTreeSet<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();

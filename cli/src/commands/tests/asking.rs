@@ -2,8 +2,7 @@
 
 use super::*;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::rng::Rng;
-use model::{ActionName, BrakeKind};
+use model::{ActionName, BrakeKind, Rng};
 
 #[tokio::test]
 async fn plan_shows_the_next_run_and_changes_nothing() {

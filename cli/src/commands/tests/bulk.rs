@@ -58,7 +58,7 @@ fn without(db: Dynamo, writes: usize) -> Store {
         effect: store::Effect::Delete,
     };
     let before_write = Box::new(move |some: &[DbWrite]| (some.len() == writes).then(|| never.clone()));
-    Watched::store(db, before_write)
+    Store::new(Arc::new(Watched { before_write, ..Watched::new(db) }))
 }
 
 #[tokio::test]
@@ -237,41 +237,6 @@ async fn of_many_programs_that_submit_at_once_with_one_key_one_makes_the_job() {
     }
 }
 
-/// A database that carries out the transaction with this number, and loses its answer.
-struct Loses {
-    db: Dynamo,
-    left: AtomicUsize,
-}
-
-#[async_trait]
-impl Db for Loses {
-    async fn get(&self, key: &Key) -> Result<Option<Row>, DbError> {
-        self.db.get(key).await
-    }
-    async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
-        self.db.get_many(keys).await
-    }
-    async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.db.query(query, from).await
-    }
-    async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        self.db.scan(scan, from).await
-    }
-    async fn write(&self, write: &DbWrite, answer: Answer) -> Result<Option<Row>, WriteError> {
-        self.db.write(write, answer).await
-    }
-    async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
-        self.db.transact(writes).await?;
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            return Err(DbError::Unreachable { operation: "TransactWriteItems", detail: "lost".to_owned() }.into());
-        }
-        Ok(())
-    }
-    async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
-        self.db.put_new(table, rows).await
-    }
-}
-
 #[tokio::test]
 async fn a_lost_answer_doubles_nothing() {
     let world = World::with_policy().await;
@@ -283,7 +248,7 @@ async fn a_lost_answer_doubles_nothing() {
     ] {
         let before = count(&world, "jobs/").await;
         let mut lossy = world.clone();
-        let db = Loses { db: world.cluster.dynamo.clone(), left: AtomicUsize::new(1) };
+        let db = Watched { loses: AtomicUsize::new(1), ..Watched::new(world.cluster.dynamo.clone()) };
         lossy.cluster.store = Store::new(Arc::new(db));
         let said = lossy.run_with(line, input).await;
         assert_eq!(said.result.unwrap(), Exit::Done, "{line:?}");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::set_up::teardown::{TeardownArgs, wait};
-use model::cloud::InstanceState;
+use model::InstanceState;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// EC2 with the instances that a test sets. A terminated instance stays `shutting-down` until the test ends it.

@@ -4,9 +4,7 @@
 use super::output_store::FakeS3;
 use super::*;
 use model::array::{COUNT_VARIABLE, INDEX_VARIABLE};
-use model::files::Checkpoint;
-use model::ids::AllocId;
-use model::{AfterEnd, EndCause, JobSet, JobSpec, Needs, StoredOutput, Work};
+use model::{AfterEnd, AllocId, Checkpoint, EndCause, JobSet, JobSpec, Needs, StoredOutput, Work};
 
 /// The cause of the end of an alloc, the outputs in its row, and its checkpoint.
 type End = (EndCause, &'static [&'static str], Option<&'static str>);

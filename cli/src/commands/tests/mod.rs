@@ -27,17 +27,12 @@ use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
-use model::catalogue::Offers;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::control::{BrakeEntry, BrakeState, ControlKey, Entry, EntryRow, FailedStarts, LaunchWait, RunRow};
-use model::events::{Event, Subject};
+use model::control::{BrakeEntry, BrakeState, Entry, EntryRow, FailedStarts, LaunchWait, RunRow};
 use model::fixtures::{self, FixedOffers, at};
-use model::ids::JobId;
-use model::launch::LaunchRequest;
-use model::time::{Span, Time};
 use model::{
-    Alloc, ClientStatus, Ending, Handle, HandleKind, HandleState, Intent, Job, JobState, NodeRecord, NodeStatus,
-    RunReport,
+    Alloc, ClientStatus, Cloud, CloudError, ControlKey, Ending, Event, Handle, HandleKind, HandleState, Instance,
+    Intent, Job, JobId, JobState, LaunchAnswer, LaunchError, LaunchRequest, NodeRecord, NodeStatus, Offers, RunReport,
+    Span, Subject, Time,
 };
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
@@ -100,31 +95,32 @@ struct Watched {
     denies: Option<Table>,
     /// How many reads were made.
     reads: Arc<AtomicUsize>,
+    /// The answer to the transaction with this number is lost. 0: none is.
+    loses: AtomicUsize,
 }
 
 impl Watched {
+    fn new(db: Dynamo) -> Self {
+        Self { db, before_write: Box::new(|_| None), denies: None, reads: Arc::default(), loses: AtomicUsize::default() }
+    }
+
     /// A store with a concurrent writer, which makes one of these writes before each write of the command.
     fn rival(db: Dynamo, theirs: Vec<DbWrite>) -> Store {
         let theirs = Mutex::new(theirs.into_iter());
         let before_write: BeforeWrite = Box::new(move |_| theirs.lock().unwrap().next());
-        Self::store(db, before_write)
-    }
-
-    /// A store that does this before each write.
-    fn store(db: Dynamo, before_write: BeforeWrite) -> Store {
-        Store::new(Arc::new(Self { db, before_write, denies: None, reads: Arc::default() }))
+        Store::new(Arc::new(Self { before_write, ..Self::new(db) }))
     }
 
     /// A store, and how many reads it has made.
     fn counting(db: Dynamo) -> (Store, Arc<AtomicUsize>) {
-        let reads = Arc::<AtomicUsize>::default();
-        let counting = Self { db, before_write: Box::new(|_| None), denies: None, reads: Arc::clone(&reads) };
+        let counting = Self::new(db);
+        let reads = Arc::clone(&counting.reads);
         (Store::new(Arc::new(counting)), reads)
     }
 
     /// A store of a person who may not write this table.
     fn denying(db: Dynamo, table: Table) -> Store {
-        Store::new(Arc::new(Self { db, before_write: Box::new(|_| None), denies: Some(table), reads: Arc::default() }))
+        Store::new(Arc::new(Self { denies: Some(table), ..Self::new(db) }))
     }
 
     async fn before(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
@@ -162,7 +158,11 @@ impl Db for Watched {
     }
     async fn transact(&self, writes: &[DbWrite]) -> Result<(), WriteError> {
         self.before(writes).await?;
-        self.db.transact(writes).await
+        self.db.transact(writes).await?;
+        if self.loses.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(DbError::Unreachable { operation: "TransactWriteItems", detail: "lost".to_owned() }.into());
+        }
+        Ok(())
     }
     async fn put_new(&self, table: Table, rows: &[store::Item]) -> Result<(), DbError> {
         self.db.put_new(table, rows).await

@@ -4,12 +4,9 @@ use super::output_store::{FakeS3, KEY};
 use super::*;
 use crate::commands::output::output_stream::MISSING;
 use crate::commands::submit::run::run_with;
-use model::elements::{ElementReport, Pack};
-use model::ids::AllocId;
-use model::output::Switches;
 use model::stored::{END, MORE};
 use model::wire::MAX_LOG_TAIL_BYTES;
-use model::{JobSet, Work};
+use model::{AllocId, ElementReport, JobSet, Pack, Switches, Work};
 use std::io::Write;
 use tokio::sync::mpsc::unbounded_channel;
 

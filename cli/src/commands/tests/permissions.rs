@@ -6,8 +6,7 @@
 use super::*;
 use crate::commands::operate::demand::DemandCommand;
 use crate::commands::set_up::policy::PolicyCommand;
-use model::catalogue::Offers;
-use model::{StoredOutput, Work};
+use model::{Offers, StoredOutput, Work};
 use std::collections::BTreeSet;
 use store::Effect;
 
@@ -89,7 +88,7 @@ fn noting(db: Dynamo, calls: Calls) -> Store {
         }
         None
     };
-    Watched::store(db, Box::new(note))
+    Store::new(Arc::new(Watched { before_write: Box::new(note), ..Watched::new(db) }))
 }
 
 /// EC2 with one instance that no record claims.

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::commands::submit::run::{Heard, run_with};
-use model::ids::AllocId;
-use model::{EndCause, JobSet};
+use model::{AllocId, EndCause, JobSet};
 use tokio::sync::mpsc::unbounded_channel;
 
 /// Runs a `run` command with these events of the person, while `happens` changes the world.

@@ -1,10 +1,9 @@
 //! `sizes`, and the questions of `policy set` to EC2.
 
 use super::*;
-use model::catalogue::{Catalogue, Subnet};
 use model::fixtures::offered;
 use model::quotas::quota_of;
-use model::{Market, Usd};
+use model::{Catalogue, Market, Subnet, Usd};
 use serde_json::Value;
 
 /// Three types in two zones.

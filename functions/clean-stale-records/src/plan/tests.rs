@@ -157,7 +157,7 @@ fn a_release_terminates_the_orphans_that_it_names_and_no_other() {
     let held = fixtures::brake(BrakeKind::Orphans, CLEAN_STALE_RECORDS.name, ids, at(600));
     given.seen.control.put(held.clone());
     let release = given.seen.control.release(BrakeKind::Orphans);
-    let release = release.given(&held, None, Span::from_s(3600), at(650));
+    let release = release.given(&held, Span::from_s(3600), at(650));
     given.seen.control.put(&release);
     let planned = plan(&given.seen, at(700));
     let terminated: Vec<&str> = planned

@@ -13,7 +13,7 @@ use model::events::Subject;
 use model::limits::Limit;
 use model::reason::Reason;
 use model::time::{Span, Time};
-use model::{Class, Market, Offering};
+use model::{Market, Offering};
 use std::collections::BTreeMap;
 
 /// How many interruptions at the same time say something about a pool.
@@ -42,9 +42,7 @@ pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
         let error = LaunchError::from(Refusal::short(reason.to_string()));
         let (policy, version) = (&view.observed.policy, view.observed.policy_version);
         let change = view.observed.control.after_refusal(&offering, &error, policy, version, view.now);
-        if let ControlKey::Limit(Class::Short, scope) = &change.key {
-            view.limits.push(Limit::Refused(Class::Short, scope.clone(), change.after.clone()));
-        }
+        view.limits.push(Limit { key: change.key.clone(), row: change.after.clone() });
         plan.add(Action::HoldBack { subject: Subject::Cluster, note: Note::Limit(Box::new(change)) }, reason);
     }
 }

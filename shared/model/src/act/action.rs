@@ -4,13 +4,8 @@
 //! subject of the event and the locks of an action all come from its [`About`], so that they cannot disagree.
 //! Does not: know how an action is carried out; each function does.
 
-use crate::brake::BrakeChange;
 use crate::enums::ActionName;
-use crate::events::Subject;
-use crate::explain::Explanation;
-use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::reason::Reason;
-use crate::time::Span;
+use crate::{AllocId, BrakeChange, Explanation, JobId, NodeId, Reason, Slot, Span, Subject};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -4,14 +4,11 @@
 //! crate that implements [`Cloud`].
 //! Does not: call anything. The crate `cloud` implements the trait for EC2.
 
-use crate::catalogue::Offers;
 use crate::enums::Class;
 pub use crate::enums::InstanceState;
-use crate::ids::NodeId;
 pub use crate::instance::{BATCH_TAG, CLUSTER_TAG, Instance, NODE_TAG, NewInstance, SIZE_TAG};
-use crate::launch::LaunchRequest;
-use crate::node::Offering;
 pub use crate::refusal::{CloudError, Refusal};
+use crate::{LaunchRequest, NodeId, Offering, Offers};
 use async_trait::async_trait;
 use std::collections::BTreeSet;
 

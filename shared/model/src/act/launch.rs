@@ -4,14 +4,11 @@
 //! any run can repeat the call (`docs/rules.md#R5`).
 //! Does not: call anything, or choose what to launch.
 
-use crate::auth::{NodeKey, hex};
-use crate::batch::Batch;
-use crate::ids::{ClusterName, NodeId};
+use crate::auth::hex;
 use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
-use crate::left_out;
-use crate::node::{Life, Offering};
-use crate::policy::{Agent, AgentFile, Policy};
+use crate::policy::{Agent, AgentFile};
 use crate::wire::{LaunchFile, NODE_FILE};
+use crate::{Batch, ClusterName, Life, NodeId, NodeKey, Offering, Policy, left_out};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -20,16 +20,12 @@
 //! Does not: count nodes. The plan keeps to `nodes.max`, the price cap and the maximum of a size.
 //! Source: Arvados #2881 (what a node manager does when the cloud refuses).
 
-use crate::cloud::LaunchError;
-use crate::control::{Control, ControlKey, EntryRow, FailedStarts, LaunchWait, LimitChange};
-use crate::enums::{Class, Reach};
-use crate::explain::{Explanation, Waiting};
-use crate::launch::LaunchCall;
-use crate::node::Offering;
-use crate::policy::Policy;
-use crate::reason::Reason;
-use crate::refusal::Scope;
-use crate::time::{Span, Time};
+use crate::control::{EntryRow, LaunchWait, LimitChange};
+use crate::enums::Class;
+use crate::{
+    Control, ControlKey, Explanation, LaunchCall, LaunchError, Offering, Policy, Reach, Reason, Scope, Span, Time,
+    Waiting,
+};
 use std::fmt;
 
 /// Doubling never makes a wait longer than this, in seconds.
@@ -53,58 +49,49 @@ const LONGEST_UNANSWERED_S: i64 = 900;
 /// The first pause after failed starts, in seconds.
 const FAILED_STARTS_PAUSE_S: i64 = 60;
 
-/// A limit that keeps launches from being made.
+/// A limit that keeps launches from being made: EC2 refused one, or too many starts failed in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// EC2 refused a launch.
-    Refused(Class, Scope, EntryRow<LaunchWait>),
-    /// Too many starts failed in a row.
-    FailedStarts(FailedStarts),
+pub struct Limit {
+    /// The key of its entry in the control table.
+    pub key: ControlKey,
+    pub row: EntryRow<LaunchWait>,
 }
 
 impl Limit {
+    /// What EC2 refused; `None` if starts failed.
+    const fn refusal(&self) -> Option<(Class, &Scope)> {
+        if let ControlKey::Limit(class, scope) = &self.key { Some((*class, scope)) } else { None }
+    }
+
     /// Whether the limit stops every launch.
     pub fn stops_all(&self) -> bool {
-        match self {
-            Self::Refused(_, scope, _) => *scope == Scope::ACCOUNT,
-            Self::FailedStarts(_) => true,
-        }
+        self.refusal().is_none_or(|(_, scope)| *scope == Scope::ACCOUNT)
     }
 
     /// Whether the limit stops launches of this offering.
     pub fn covers(&self, offering: &Offering) -> bool {
-        match self {
-            Self::Refused(_, scope, _) => scope.covers(offering),
-            Self::FailedStarts(_) => true,
-        }
+        self.refusal().is_none_or(|(_, scope)| scope.covers(offering))
     }
 
     /// Whether the limit seldom ends without a person.
     pub fn needs_a_person(&self) -> bool {
         let ends = |class| matches!(class, Class::Short | Class::Throttled | Class::Unanswered);
-        !matches!(self, Self::Refused(class, scope, _) if ends(*class) || *scope == Scope::FLEET)
+        self.refusal().is_none_or(|(class, scope)| !ends(class) && *scope != Scope::FLEET)
     }
 
     /// Whether at least two launch calls in a row got no answer.
     pub fn is_unanswered_again(&self) -> bool {
-        matches!(self, Self::Refused(Class::Unanswered, _, row) if row.wait_s.is_some_and(|wait| wait > UNANSWERED_S))
+        let is_unanswered = matches!(self.refusal(), Some((Class::Unanswered, _)));
+        is_unanswered && self.row.wait_s.is_some_and(|wait| wait > UNANSWERED_S)
     }
 
     pub const fn is_quota(&self) -> bool {
-        matches!(self, Self::Refused(Class::Quota, ..))
-    }
-
-    /// The key of the limit's entry in the control table.
-    pub fn key(&self) -> ControlKey {
-        match self {
-            Self::Refused(class, scope, _) => ControlKey::Limit(*class, scope.clone()),
-            Self::FailedStarts(_) => ControlKey::FailedStarts,
-        }
+        matches!(self.refusal(), Some((Class::Quota, _)))
     }
 
     /// The limit as a reason, with the time that is left of it.
     pub fn reason(&self, now: Time) -> Reason {
-        let (limit, left) = (self.to_string(), self.row().until_at.map_or(Span::ZERO, |until| until.since(now)));
+        let (limit, left) = (self.to_string(), self.row.until_at.map_or(Span::ZERO, |until| until.since(now)));
         if self.stops_all() { Reason::LaunchPaused { limit, left } } else { Reason::LaunchLimited { limit, left } }
     }
 
@@ -126,77 +113,57 @@ impl Limit {
         }
     }
 
-    pub const fn row(&self) -> &EntryRow<LaunchWait> {
-        match self {
-            Self::Refused(.., row) | Self::FailedStarts(row) => row,
-        }
-    }
-
     /// What a person can do about it; empty if the limit ends by itself without anybody.
-    pub fn to_do(&self) -> &'static str {
-        match self {
-            Self::Refused(Class::Quota, ..) => {
-                "raise it in Service Quotas, or lower nodes.max; then `nodekeeper release launches` tries at once"
-            }
-            Self::Refused(Class::Refused | Class::Wrong, scope, _) if *scope == Scope::ACCOUNT => {
-                "the message says what to correct: the account, or the role, the credentials or the clock of poll-and-scale; \
-                 then `nodekeeper release launches` tries at once"
-            }
-            Self::Refused(Class::Refused | Class::Wrong, scope, _) => match scope.reach() {
-                Reach::Fleet => "",
+    pub fn to_do(&self) -> String {
+        let correct = match self.refusal() {
+            None => "see their console output in `nodekeeper history cluster`, and correct image or user data",
+            Some((Class::Quota, _)) => "raise it in Service Quotas, or lower nodes.max",
+            Some((Class::Refused | Class::Wrong, scope)) => match scope.reach() {
+                Reach::Fleet => return String::new(),
+                Reach::Account => {
+                    "the message says what to correct: the account, or the role, the credentials or the clock of poll-and-scale"
+                }
                 Reach::Template => {
-                    "the message says what to correct: the launch template, or what poll-and-scale may use; then \
-                     `nodekeeper release launches` tries at once"
+                    "the message says what to correct: the launch template, or what poll-and-scale may use"
                 }
-                Reach::Subnet => {
-                    "the message says what to correct: launch.subnets, or what poll-and-scale may use; then \
-                     `nodekeeper release launches` tries at once"
-                }
-                _ => {
-                    "the message says what to correct: the size in the policy, or what it uses; then `nodekeeper release \
-                     launches` tries at once"
-                }
+                Reach::Subnet => "the message says what to correct: launch.subnets, or what poll-and-scale may use",
+                _ => "the message says what to correct: the size in the policy, or what it uses",
             },
-            Self::FailedStarts(_) => {
-                "see their console output in `nodekeeper history cluster`, and correct image or user data; then `nodekeeper \
-                 release launches` tries at once"
+            Some((Class::Short, scope)) if matches!(scope.reach(), Reach::Subnet | Reach::Template) => {
+                return "name more subnets in launch.subnets, or free addresses".to_owned();
             }
-            Self::Refused(Class::Short, scope, _) if matches!(scope.reach(), Reach::Subnet | Reach::Template) => {
-                "name more subnets in launch.subnets, or free addresses"
-            }
-            Self::Refused(Class::Short | Class::Throttled | Class::Unanswered, ..) => "",
-        }
+            Some((Class::Short | Class::Throttled | Class::Unanswered, _)) => return String::new(),
+        };
+        format!("{correct}; then `nodekeeper release launches` tries at once")
     }
 
     /// The change of the control table that ends the limit now. The next refusal or failure begins anew.
     pub fn ended(&self, now: Time) -> LimitChange {
-        let before = self.row().clone();
-        let count = matches!(self, Self::FailedStarts(_)).then_some(0);
+        let before = self.row.clone();
+        let count = self.refusal().is_none().then_some(0);
         let after = before.with(LaunchWait { until_at: Some(now), wait_s: None, count, ..before.entry.clone() });
-        LimitChange { key: self.key(), before, after }
+        LimitChange { key: self.key.clone(), before, after }
     }
 }
 
 impl fmt::Display for Limit {
     /// The limit in words, without its end and its message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(Class::Short, scope, _) if scope.reach() == Reach::Subnet => {
-                write!(f, "EC2 is short of addresses in {scope:#}")
-            }
-            Self::Refused(Class::Short, scope, _) if scope.reach() == Reach::Template => {
-                write!(f, "EC2 is short of addresses in the subnet of {scope:#}")
-            }
-            Self::Refused(Class::Short, scope, _) => write!(f, "EC2 is short of {scope:#}"),
-            Self::Refused(Class::Quota, scope, _) => write!(f, "{} is reached", scope.quota()),
-            Self::Refused(Class::Throttled, ..) => f.write_str("EC2 throttles launches"),
-            Self::Refused(Class::Unanswered, scope, _) => write!(f, "EC2 does not answer launches of {scope:#}"),
-            Self::Refused(_, scope, _) if *scope == Scope::ACCOUNT => f.write_str("EC2 refuses every launch"),
-            Self::Refused(_, scope, _) if *scope == Scope::FLEET => {
+        let Some((class, scope)) = self.refusal() else {
+            return write!(f, "{} starts failed in a row", self.row.count.unwrap_or(0));
+        };
+        match (class, scope.reach()) {
+            (Class::Short, Reach::Subnet) => write!(f, "EC2 is short of addresses in {scope:#}"),
+            (Class::Short, Reach::Template) => write!(f, "EC2 is short of addresses in the subnet of {scope:#}"),
+            (Class::Short, _) => write!(f, "EC2 is short of {scope:#}"),
+            (Class::Quota, _) => write!(f, "{} is reached", scope.quota()),
+            (Class::Throttled, _) => f.write_str("EC2 throttles launches"),
+            (Class::Unanswered, _) => write!(f, "EC2 does not answer launches of {scope:#}"),
+            (Class::Refused | Class::Wrong, Reach::Account) => f.write_str("EC2 refuses every launch"),
+            (Class::Refused | Class::Wrong, Reach::Fleet) => {
                 f.write_str("EC2 does not take a launch call of several ways, so each way is a call of its own")
             }
-            Self::Refused(_, scope, _) => write!(f, "EC2 refuses launches with {scope:#}"),
-            Self::FailedStarts(e) => write!(f, "{} starts failed in a row", e.count.unwrap_or(0)),
+            (Class::Refused | Class::Wrong, _) => write!(f, "EC2 refuses launches with {scope:#}"),
         }
     }
 }
@@ -234,18 +201,15 @@ impl Control {
         let version = self.policy.as_ref().map(|p| p.version.number());
         let of_this_policy = |row: &LaunchWait| row.policy_version.is_none_or(|of| Some(of) == version);
         let applying = self.waits.iter().filter(|(_, row)| row.applies(now) && of_this_policy(row));
-        let limit = |(key, row): (&ControlKey, &EntryRow<LaunchWait>)| match key {
-            ControlKey::Limit(class, scope) => Limit::Refused(*class, scope.clone(), row.clone()),
-            _ => Limit::FailedStarts(row.clone()),
-        };
-        let mut limits: Vec<Limit> = applying.map(limit).collect();
+        let limits = applying.map(|(key, row)| Limit { key: key.clone(), row: row.clone() });
+        let mut limits: Vec<Limit> = limits.collect();
         limits.sort_by_key(|l| !l.stops_all());
         limits
     }
 
     /// Which call launches now.
     pub fn launch_call(&self, now: Time) -> LaunchCall {
-        let is_fleet = |limit: &Limit| matches!(limit, Limit::Refused(_, scope, _) if *scope == Scope::FLEET);
+        let is_fleet = |limit: &Limit| matches!(limit.refusal(), Some((_, scope)) if *scope == Scope::FLEET);
         if self.limits(now).iter().any(is_fleet) { LaunchCall::One } else { LaunchCall::Fleet }
     }
 
@@ -415,7 +379,7 @@ mod tests {
         );
         assert_eq!(twice.to_string(), "EC2 does not answer launches of on_demand m7a.large any");
         assert_eq!(
-            twice.row().message.as_deref(),
+            twice.row.message.as_deref(),
             Some("EC2 did not say whether it launched: InternalError: an internal error")
         );
     }
@@ -448,7 +412,7 @@ mod tests {
         let mut control = after(&[(&all[0], 0), (&all[1], 0), (&all[2], 0), (&all[3], 0)]);
         assert_eq!(control.limits(at(1)).len(), 4);
         control.policy = control.policy.map(|row| PolicyRow { version: row.version.next(), ..row });
-        let left: Vec<ControlKey> = control.limits(at(1)).iter().map(Limit::key).collect();
+        let left: Vec<ControlKey> = control.limits(at(1)).into_iter().map(|limit| limit.key).collect();
         let of = |class| ControlKey::Limit(class, Scope::of(Reach::Request, &offering()));
         assert_eq!(left, [of(Class::Short), of(Class::Quota)]);
         // The same refusal under the new policy begins with the first wait.
@@ -473,7 +437,7 @@ mod tests {
         let quota = refused(Reach::Family, Class::Quota);
         let control = after(&[(&quota, 0), (&quota, 70)]);
         let limit = control.limits(at(71)).remove(0);
-        assert_eq!((limit.row().since_at, limit.row().until_at), (Some(at(0)), Some(at(190))));
+        assert_eq!((limit.row.since_at, limit.row.until_at), (Some(at(0)), Some(at(190))));
         let mut explained = Explanation::default();
         let (mut waits, mut other) = (crate::fixtures::job(1).summary, crate::fixtures::job(2).summary);
         (waits.name, other.name) = (Some("waits".into()), Some("other".into()));

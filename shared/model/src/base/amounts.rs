@@ -6,7 +6,7 @@
 //!
 //! Why not jiff: it reads no sizes, no plain number and no fraction of a day, and a size and a time have one parser here.
 
-use crate::time::{Span, Time};
+use crate::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -80,34 +80,13 @@ impl FromStr for Moment {
     }
 }
 
-/// A unit and its worth, in the smallest unit.
+/// The names of a unit, and its worth in the smallest unit.
 type Unit = (&'static str, u64);
 
-const SECONDS: &[Unit] = &[
-    ("s", 1),
-    ("sec", 1),
-    ("m", 60),
-    ("min", 60),
-    ("h", 3600),
-    ("hour", 3600),
-    ("hours", 3600),
-    ("d", 86_400),
-    ("day", 86_400),
-    ("days", 86_400),
-    ("w", 604_800),
-];
+const SECONDS: &[Unit] = &[("s sec", 1), ("m min", 60), ("h hour hours", 3600), ("d day days", 86_400), ("w", 604_800)];
+
 /// Powers of 1024, as every tool for memory means them.
-const MEBIBYTES: &[Unit] = &[
-    ("M", 1),
-    ("MB", 1),
-    ("MiB", 1),
-    ("G", 1 << 10),
-    ("GB", 1 << 10),
-    ("GiB", 1 << 10),
-    ("T", 1 << 20),
-    ("TB", 1 << 20),
-    ("TiB", 1 << 20),
-];
+const MEBIBYTES: &[Unit] = &[("M MB MiB", 1), ("G GB GiB", 1 << 10), ("T TB TiB", 1 << 20)];
 
 /// The most digits behind the point.
 const MAX_FRACTION: usize = 9;
@@ -150,10 +129,8 @@ const fn is_of_number(c: char) -> bool {
 /// One number with one of these units, in the smallest unit. Without a unit it is multiplied by `plain`.
 fn one(text: &str, units: &[Unit], plain: u64) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.find(|c| !is_of_number(c)).unwrap_or(text.len()))?;
-    let worth = match unit {
-        "" => plain,
-        _ => units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, worth)| *worth)?,
-    };
+    let is_it = |(names, _): &&Unit| names.split(' ').any(|name| name.eq_ignore_ascii_case(unit));
+    let worth = if unit.is_empty() { plain } else { units.iter().find(is_it)?.1 };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_digits = !whole.is_empty() && (!fraction.is_empty() || !number.contains('.'));
     if !has_digits || fraction.contains('.') || fraction.len() > MAX_FRACTION {

@@ -5,7 +5,7 @@
 //! session counts only if it is one of the configured role and is named after an instance.
 //! Does not: store anything, replace a key or a token, or check signatures (AWS does).
 
-use crate::ids::{ClusterName, NodeId};
+use crate::{BadText, ClusterName, NodeId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -25,19 +25,16 @@ impl fmt::Debug for NodeKey {
     }
 }
 
-/// Not a valid key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the node key must be at least 64 hexadecimal digits ({MIN_KEY_BYTES} bytes)")]
-pub struct BadKey;
-
 impl FromStr for NodeKey {
-    type Err = BadKey;
+    type Err = BadText;
 
     /// Reads a key from hexadecimal digits.
-    fn from_str(text: &str) -> Result<Self, BadKey> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        // The key itself is in no message.
+        let bad = || BadText(format!("the node key must be at least 64 hexadecimal digits ({MIN_KEY_BYTES} bytes)"));
         let digits: Option<Vec<u8>> =
             text.trim().chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
-        let digits = digits.filter(|d| d.len() % 2 == 0 && d.len() >= 2 * MIN_KEY_BYTES).ok_or(BadKey)?;
+        let digits = digits.filter(|d| d.len() % 2 == 0 && d.len() >= 2 * MIN_KEY_BYTES).ok_or_else(bad)?;
         Ok(Self(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect()))
     }
 }
@@ -70,16 +67,11 @@ pub struct NodeRole {
     name: String,
 }
 
-/// Not the ARN of a role.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the ARN of a role: it must be like arn:aws:iam::123456789012:role/NAME")]
-pub struct BadRole(pub String);
-
 impl FromStr for NodeRole {
-    type Err = BadRole;
+    type Err = BadText;
 
-    fn from_str(arn: &str) -> Result<Self, BadRole> {
-        let bad = || BadRole(arn.to_owned());
+    fn from_str(arn: &str) -> Result<Self, BadText> {
+        let bad = || BadText::of(arn, "is not the ARN of a role: it must be like arn:aws:iam::123456789012:role/NAME");
         let (partition, account, resource) = parts(arn, "iam").ok_or_else(bad)?;
         let path = resource.strip_prefix("role/").ok_or_else(bad)?;
         let name = path.rsplit('/').next().filter(|name| !name.is_empty()).ok_or_else(bad)?;

@@ -7,9 +7,9 @@
 //! batch.
 //! Does not: know which of its instances exist.
 
-use crate::ids::{BadId, NodeId, Slot, Ulid, only_spelling};
-use crate::ranges::Ranges;
+use crate::ids::{Ulid, only_spelling};
 use crate::text_form::text_form;
+use crate::{BadText, NodeId, Ranges, Slot};
 use std::fmt;
 use std::str::FromStr;
 
@@ -85,9 +85,9 @@ impl fmt::Display for Batch {
 }
 
 impl FromStr for Batch {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        let bad = || BadId::new("batch", s, "{ULID}:{slots}, with slots as in 0-98+105");
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
+        let bad = || BadText::no("batch", s, "{ULID}:{slots}, with slots as in 0-98+105");
         let (ulid, slots) = s.split_once(':').filter(|_| s.len() <= MAX_TEXT_BYTES).ok_or_else(bad)?;
         let slots: Ranges = slots.replace('+', ",").parse().map_err(|_| bad())?;
         if slots.count() > MAX_BATCH as u64 {

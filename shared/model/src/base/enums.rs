@@ -3,17 +3,10 @@
 //! Guarantees: each word is spelled once; every table, request, metric and command uses that spelling.
 //! Does not: say when a word applies; the records' transitions do. The glossary is `docs/glossary.md`.
 
+use crate::BadText;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-
-/// A word that is not in its set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not one of {allowed}")]
-pub struct UnknownWord {
-    given: String,
-    allowed: &'static str,
-}
 
 macro_rules! string_enums {
     ($($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
@@ -38,14 +31,11 @@ macro_rules! string_enums {
         }
 
         impl FromStr for $name {
-            type Err = UnknownWord;
-            fn from_str(s: &str) -> Result<Self, UnknownWord> {
+            type Err = BadText;
+            fn from_str(s: &str) -> Result<Self, BadText> {
                 match s {
                     $($word => Ok($name::$variant),)*
-                    _ => Err(UnknownWord {
-                        given: s.chars().take(40).collect(),
-                        allowed: concat!($("`", $word, "` "),*),
-                    }),
+                    _ => Err(BadText::of(s, concat!("is not one of ", $("`", $word, "` "),*))),
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! table. A new function needs a folder, a block in the template and a row here.
 //! Does not: say what a function decides; each function's own crate does.
 
-use crate::time::Span;
+use crate::Span;
 use serde_json::{Value, json};
 
 /// One of the Lambda functions.

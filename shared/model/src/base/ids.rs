@@ -6,7 +6,7 @@
 
 use crate::names::is_plain_name;
 use crate::text_form::text_form;
-use crate::time::Time;
+use crate::{BadText, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -15,23 +15,6 @@ pub use ulid::Ulid;
 /// The highest number of slots a cluster can have: `nodes.max` may not exceed it.
 pub const SLOT_CEILING: u32 = 100_000;
 
-/// A name that is not well formed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {given:?} is not {expected}")]
-pub struct BadId {
-    what: &'static str,
-    given: String,
-    expected: &'static str,
-}
-
-impl BadId {
-    pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
-        // Input from outside may be huge. The error keeps only its beginning, so that it stays one line.
-        let given = given.chars().take(80).collect();
-        Self { what, given, expected }
-    }
-}
-
 /// A place for one node: one row of the nodes table. Slot 0 is a slot like any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
@@ -39,8 +22,8 @@ pub struct Slot(u32);
 
 impl Slot {
     /// The slot with this number, if it is below [`SLOT_CEILING`].
-    pub fn new(n: u32) -> Result<Self, BadId> {
-        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadId::new("slot", &n.to_string(), "a number below 100000")) }
+    pub fn new(n: u32) -> Result<Self, BadText> {
+        if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadText::no("slot", &n.to_string(), "a number below 100000")) }
     }
 
     pub const fn number(self) -> u32 {
@@ -54,8 +37,8 @@ impl Slot {
 }
 
 impl TryFrom<u32> for Slot {
-    type Error = BadId;
-    fn try_from(n: u32) -> Result<Self, BadId> {
+    type Error = BadText;
+    fn try_from(n: u32) -> Result<Self, BadText> {
         Self::new(n)
     }
 }
@@ -67,9 +50,9 @@ impl From<Slot> for u32 {
 }
 
 impl FromStr for Slot {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        s.parse::<u32>().map_err(|_| BadId::new("slot", s, "a number below 100000")).and_then(Self::new)
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
+        s.parse::<u32>().map_err(|_| BadText::no("slot", s, "a number below 100000")).and_then(Self::new)
     }
 }
 
@@ -119,9 +102,9 @@ fn number(s: &str) -> Option<u32> {
 }
 
 impl FromStr for NodeId {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        let bad = || BadId::new("node id", s, "{slot}-{ULID}");
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
+        let bad = || BadText::no("node id", s, "{slot}-{ULID}");
         let (slot, ulid) = s.split_once('-').ok_or_else(bad)?;
         let slot = number(slot).and_then(|n| Slot::new(n).ok());
         Ok(Self { slot: slot.ok_or_else(bad)?, ulid: only_spelling(ulid).ok_or_else(bad)? })
@@ -160,9 +143,9 @@ impl JobId {
 }
 
 impl FromStr for JobId {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        only_spelling(s).map(Self).ok_or_else(|| BadId::new("job id", s, "a ULID"))
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
+        only_spelling(s).map(Self).ok_or_else(|| BadText::no("job id", s, "a ULID"))
     }
 }
 
@@ -183,9 +166,9 @@ pub struct AllocId {
 }
 
 impl FromStr for AllocId {
-    type Err = BadId;
-    fn from_str(s: &str) -> Result<Self, BadId> {
-        let bad = || BadId::new("alloc id", s, "{job_id}.{member}.{copy}");
+    type Err = BadText;
+    fn from_str(s: &str) -> Result<Self, BadText> {
+        let bad = || BadText::no("alloc id", s, "{job_id}.{member}.{copy}");
         let mut parts = s.splitn(3, '.');
         let mut next = || parts.next().ok_or_else(bad);
         Ok(Self {
@@ -215,11 +198,11 @@ impl ClusterName {
 }
 
 impl FromStr for ClusterName {
-    type Err = BadId;
+    type Err = BadText;
     /// 1 to 64 characters, each allowed in a table name and in a tag value.
-    fn from_str(s: &str) -> Result<Self, BadId> {
+    fn from_str(s: &str) -> Result<Self, BadText> {
         let name = is_plain_name(s).then(|| Self(s.to_owned()));
-        name.ok_or_else(|| BadId::new("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
+        name.ok_or_else(|| BadText::no("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
     }
 }
 

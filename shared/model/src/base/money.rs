@@ -3,6 +3,7 @@
 //! Guarantees: never negative, never infinite, never a float while it is added or compared.
 //! Does not: know currencies, or what anything costs.
 
+use crate::BadText;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::iter::Sum;
@@ -12,11 +13,6 @@ use std::ops::Add;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Usd(u64);
-
-/// Not a valid amount.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("{0} is not an amount of dollars between 0 and 1000000000")]
-pub struct BadAmount(f64);
 
 impl Usd {
     pub const ZERO: Self = Self(0);
@@ -51,9 +47,10 @@ impl Usd {
 }
 
 impl TryFrom<f64> for Usd {
-    type Error = BadAmount;
-    fn try_from(dollars: f64) -> Result<Self, BadAmount> {
-        if (0.0..=1e9).contains(&dollars) { Ok(Self((dollars * 1e6).round() as u64)) } else { Err(BadAmount(dollars)) }
+    type Error = BadText;
+    fn try_from(dollars: f64) -> Result<Self, BadText> {
+        let bad = || BadText(format!("{dollars} is not an amount of dollars between 0 and 1000000000"));
+        (0.0..=1e9).contains(&dollars).then(|| Self((dollars * 1e6).round() as u64)).ok_or_else(bad)
     }
 }
 

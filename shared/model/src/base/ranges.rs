@@ -4,7 +4,7 @@
 //! numbers without gaps takes no more room than one of two.
 //! Does not: know what the numbers are.
 
-use crate::mistakes::shown;
+use crate::BadText;
 use crate::text_form::text_form;
 use std::fmt;
 use std::str::FromStr;
@@ -12,11 +12,6 @@ use std::str::FromStr;
 /// A set of numbers, kept as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u32, u32)>);
-
-/// A text that is no set of numbers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} must be numbers and ranges from a smaller to a larger number, such as 0-199 or 1,3,10-20", shown(.0))]
-pub struct BadRanges(String);
 
 impl Ranges {
     /// The numbers from the first to the last; none if the last is before the first.
@@ -128,10 +123,15 @@ impl FromIterator<u32> for Ranges {
 }
 
 impl FromStr for Ranges {
-    type Err = BadRanges;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadRanges> {
-        let bad = || BadRanges(text.chars().take(100).collect());
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        let bad = || {
+            BadText::of(
+                text,
+                "must be numbers and ranges from a smaller to a larger number, such as 0-199 or 1,3,10-20",
+            )
+        };
         let number = |text: &str| text.parse().ok().filter(|_: &u32| text.bytes().all(|b| b.is_ascii_digit()));
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -4,7 +4,7 @@
 //! version; clones share one sequence.
 //! Does not: make secrets. A decision is right whatever the random values are.
 
-use crate::time::Time;
+use crate::Time;
 use rand::Rng as _;
 use rand::rngs::Xoshiro256PlusPlus;
 use std::sync::{Arc, Mutex, PoisonError};

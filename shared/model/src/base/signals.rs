@@ -3,6 +3,7 @@
 //! Guarantees: a signal is one that Linux has; its name is written without `SIG`, and read with or without it.
 //! Does not: send any; the agent does.
 
+use crate::BadText;
 use crate::text_form::text_form;
 use std::fmt;
 use std::str::FromStr;
@@ -23,11 +24,6 @@ pub(crate) fn name_of(number: i32) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(i32);
 
-/// Not a signal.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a signal: write its name or its number, such as USR1, TERM or 10")]
-pub struct NoSignal(String);
-
 impl Signal {
     /// Asks a command to end.
     pub const TERM: Self = Self(15);
@@ -45,13 +41,14 @@ impl Signal {
 }
 
 impl FromStr for Signal {
-    type Err = NoSignal;
-    fn from_str(text: &str) -> Result<Self, NoSignal> {
+    type Err = BadText;
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let upper = text.to_ascii_uppercase();
         let name = upper.strip_prefix("SIG").unwrap_or(&upper);
         let numbers = (1..).zip(NAMES);
         let is_it = |(number, known): &(i32, &str)| *known == name || number.to_string() == text;
-        numbers.into_iter().find(is_it).map(|(number, _)| Self(number)).ok_or_else(|| NoSignal(text.to_owned()))
+        let fault = "is not a signal: write its name or its number, such as USR1, TERM or 10";
+        numbers.into_iter().find(is_it).map(|(number, _)| Self(number)).ok_or_else(|| BadText::of(text, fault))
     }
 }
 

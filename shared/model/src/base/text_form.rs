@@ -1,4 +1,24 @@
-//! Types whose JSON is their text.
+//! Types whose JSON is their text, and the error of a text that is none of them.
+
+use super::mistakes::shown;
+use std::fmt::Display;
+
+/// A text is not what it should be. The message says why, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadText(pub(crate) String);
+
+impl BadText {
+    /// `fault` goes on with the sentence that begins with the text.
+    pub(crate) fn of(text: &str, fault: impl Display) -> Self {
+        Self(format!("{} {fault}", shown(text)))
+    }
+
+    /// The text is no name of this kind.
+    pub(crate) fn no(kind: &str, text: &str, expected: &str) -> Self {
+        Self(format!("{kind} {} is not {expected}", shown(text)))
+    }
+}
 
 /// Lets serde read these types by their `FromStr`, and write them by their `Display`.
 macro_rules! text_form {

@@ -7,11 +7,7 @@
 
 use super::key::ControlKey;
 use crate::enums::ActionName;
-use crate::events::Subject;
-use crate::explain::{Explanation, Waiting};
-use crate::ids::JobId;
-use crate::node::Version;
-use crate::reason::Reason;
+use crate::{Explanation, JobId, Reason, Subject, Version, Waiting};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

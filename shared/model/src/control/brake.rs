@@ -9,8 +9,7 @@
 
 use super::{BrakeEntry, BrakePart, Control, Release};
 use crate::enums::BrakeKind;
-use crate::reason::Reason;
-use crate::time::{Span, Time};
+use crate::{Reason, Span, Time};
 use std::collections::BTreeSet;
 
 /// If a trouble is seen again within this time, it is the same trouble. The time covers two runs of a slow schedule.
@@ -138,7 +137,7 @@ impl<'a> Brake<'a> {
     }
 
     fn used(&self) -> Option<Release> {
-        Some(self.release.with(self.release.used(self.source, self.now)?))
+        self.release.used(self.source, self.now)
     }
 
     fn change(&self, entry: Option<BrakeEntry>, release: Option<Release>) -> BrakeChange {
@@ -167,7 +166,7 @@ impl<'a> Brake<'a> {
         let left = trouble.hold.map(|hold| (since + hold).since(now));
         let is_over = left.is_some_and(|left| left <= Span::ZERO);
         let may_release = known.is_some() && self.release.applies(now) && self.release.since_at >= Some(since);
-        let named = if may_release && !is_over { self.release.ids(self.source) } else { &[] };
+        let named = if may_release && !is_over { self.release.ids_of(self.source) } else { &[] };
         let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
         let ids: BTreeSet<String> = trouble.ids.into_iter().collect();
         let (released, held): (BTreeSet<String>, BTreeSet<String>) =
@@ -243,7 +242,7 @@ mod tests {
         }
 
         fn give(&mut self, s: i64) {
-            self.release = self.release.given(&self.entry, None, AN_HOUR, at(s));
+            self.release = self.release.given(&self.entry, AN_HOUR, at(s));
         }
     }
 

@@ -7,7 +7,7 @@
 use super::Control;
 use super::entries::{DemandNeed, DemandSet, DemandTerms};
 use crate::names::is_plain_name;
-use crate::time::{Span, Time};
+use crate::{Span, Time};
 
 /// A set that applies now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

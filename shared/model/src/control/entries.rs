@@ -4,11 +4,7 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::key::ControlKey;
-use crate::catalogue::Catalogue;
-use crate::ids::JobId;
-use crate::machine::{Capacity, MachineNeed};
-use crate::node::Version;
-use crate::time::{Span, Time};
+use crate::{Capacity, Catalogue, JobId, MachineNeed, Span, Time, Version, left_out};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,26 +85,16 @@ entries! {
         message: Option<String>,
     }
 
-    /// What a brake holds back, and since when.
+    /// What a brake holds back, or what an operator releases of it, and since when.
     BrakeState ends until_at {
         until_at: Option<Time>,
         since_at: Option<Time>,
         /// How many nodes, records or instances the brake holds back. After the brake let go, the entry says 0 until
-        /// it ends. `None` if the brake never held.
+        /// it ends. `None` if the brake never held, and in a release.
         count: Option<u64>,
         /// The reason, for people.
         message: Option<String>,
-        /// What is held of each source: the name of a function.
-        parts: BTreeMap<String, BrakePart>,
-    }
-
-    /// What an operator releases of a brake.
-    ReleaseState ends until_at {
-        until_at: Option<Time>,
-        since_at: Option<Time>,
-        count: u64,
-        message: Option<String>,
-        /// What is released of each source.
+        /// What is held, or released, of each source: the name of a function.
         parts: BTreeMap<String, BrakePart>,
     }
 
@@ -154,7 +140,7 @@ entries! {
 /// Starts that failed in a row. Enough of them pause launching.
 pub type FailedStarts = EntryRow<LaunchWait>;
 pub type BrakeEntry = EntryRow<BrakeState>;
-pub type Release = EntryRow<ReleaseState>;
+pub type Release = EntryRow<BrakeState>;
 pub type PollTurn = EntryRow<RunTurn>;
 pub type IngestSummary = EntryRow<IngestNote>;
 pub type ListPlace = EntryRow<ReadPlace>;
@@ -288,32 +274,26 @@ impl BrakeState {
 impl Release {
     /// A release that is given now, of what this brake holds. It lasts for `keep`.
     #[must_use]
-    pub fn given(&self, brake: &BrakeState, message: Option<String>, keep: Span, now: Time) -> Self {
+    pub fn given(&self, brake: &BrakeState, keep: Span, now: Time) -> Self {
         let mut parts = brake.parts.clone();
         parts.retain(|_, part| part.count > 0 && now < part.until_at);
-        let entry = ReleaseState { since_at: Some(now), until_at: Some(now + keep), message, count: 0, parts };
-        self.with(entry.counted())
-    }
-}
-
-impl ReleaseState {
-    fn counted(mut self) -> Self {
-        self.count = self.parts.values().map(|part| part.ids.len() as u64).sum();
-        self
+        let (since_at, until_at) = (Some(now), Some(now + keep));
+        self.with(BrakeState { since_at, until_at, parts, ..BrakeState::default() })
     }
 
-    pub(crate) fn ids(&self, source: &str) -> &[String] {
+    /// The ids of this source that are released.
+    pub(crate) fn ids_of(&self, source: &str) -> &[String] {
         self.parts.get(source).map_or(&[], |part| &part.ids)
     }
 
     /// The release without the ids of this source; `None` if it has none.
     pub(crate) fn used(&self, source: &str, now: Time) -> Option<Self> {
         let mut after = self.clone();
-        after.parts.remove(source)?;
+        after.entry.parts.remove(source)?;
         if after.parts.is_empty() {
-            after.until_at = Some(now);
+            after.entry.until_at = Some(now);
         }
-        Some(after.counted())
+        Some(after)
     }
 }
 
@@ -361,7 +341,7 @@ pub struct CatalogueRow {
 impl CatalogueRow {
     /// A row with this catalogue, never written.
     pub fn new(catalogue: &Catalogue) -> Self {
-        let document = serde_json::to_string(catalogue).unwrap_or_default();
+        let document = left_out::to_json(catalogue).map(|document| document.to_string()).unwrap_or_default();
         Self { key: ControlKey::Catalogue.to_string(), version: Version::UNWRITTEN, document }
     }
 

@@ -3,10 +3,8 @@
 //! Guarantees: every key is spelled here and nowhere else, and is read as it was written.
 //! Does not: say what the rows contain.
 
-use crate::enums::{BrakeKind, Class, Reach, UnknownWord};
-use crate::ids::BadId;
-use crate::node::Offering;
-use crate::refusal::Scope;
+use crate::enums::{BrakeKind, Class};
+use crate::{BadText, Offering, Reach, Scope};
 use std::fmt;
 use std::str::FromStr;
 
@@ -42,6 +40,19 @@ pub enum ControlKey {
     Catalogue,
 }
 
+/// The keys that are one word.
+const WORDS: [(ControlKey, &str); 9] = [
+    (ControlKey::Policy, "policy"),
+    (ControlKey::FailedStarts, "boot_failures"),
+    (ControlKey::Ingest, "ingest"),
+    (ControlKey::LastRun, "last_run"),
+    (ControlKey::QueuePlace, "queue_place"),
+    (ControlKey::AfterPlace, "after_place"),
+    (ControlKey::JobsPlace, "jobs_place"),
+    (ControlKey::Announced, "announced"),
+    (ControlKey::Catalogue, "catalogue"),
+];
+
 impl ControlKey {
     /// The key of the shortage of an offering.
     pub fn shortage_of(offering: &Offering) -> Self {
@@ -52,46 +63,27 @@ impl ControlKey {
 impl fmt::Display for ControlKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Policy => f.write_str("policy"),
             Self::Run(function) => write!(f, "run#{function}"),
             Self::Limit(class, scope) => write!(f, "limit#{class}#{scope}"),
-            Self::FailedStarts => f.write_str("boot_failures"),
             Self::Brake(kind) => write!(f, "brake#{kind}"),
             Self::Release(kind) => write!(f, "release#{kind}"),
-            Self::Ingest => f.write_str("ingest"),
-            Self::LastRun => f.write_str("last_run"),
-            Self::QueuePlace => f.write_str("queue_place"),
-            Self::AfterPlace => f.write_str("after_place"),
-            Self::JobsPlace => f.write_str("jobs_place"),
             Self::Demand(name) => write!(f, "demand#{name}"),
-            Self::Announced => f.write_str("announced"),
-            Self::Catalogue => f.write_str("catalogue"),
+            word => f.write_str(WORDS.iter().find(|(key, _)| key == word).map_or("", |(_, word)| word)),
         }
     }
 }
 
 impl FromStr for ControlKey {
-    type Err = BadId;
-    fn from_str(key: &str) -> Result<Self, BadId> {
-        let bad = || BadId::new("control key", key, "a key of the control table");
-        let kind = |word: &str| word.parse().map_err(|_: UnknownWord| bad());
+    type Err = BadText;
+    fn from_str(key: &str) -> Result<Self, BadText> {
+        let bad = || BadText::no("control key", key, "a key of the control table");
+        let kind = |word: &str| word.parse().map_err(|_: BadText| bad());
         Ok(match key.split_once('#') {
-            None => match key {
-                "policy" => Self::Policy,
-                "boot_failures" => Self::FailedStarts,
-                "ingest" => Self::Ingest,
-                "last_run" => Self::LastRun,
-                "queue_place" => Self::QueuePlace,
-                "after_place" => Self::AfterPlace,
-                "jobs_place" => Self::JobsPlace,
-                "announced" => Self::Announced,
-                "catalogue" => Self::Catalogue,
-                _ => return Err(bad()),
-            },
+            None => WORDS.iter().find(|(_, word)| *word == key).map(|(key, _)| key.clone()).ok_or_else(bad)?,
             Some(("run", function)) => Self::Run(function.to_owned()),
             Some(("limit", rest)) => {
                 let (class, scope) = rest.split_once('#').ok_or_else(bad)?;
-                Self::Limit(class.parse().map_err(|_: UnknownWord| bad())?, scope.parse().map_err(|_| bad())?)
+                Self::Limit(class.parse().map_err(|_: BadText| bad())?, scope.parse().map_err(|_| bad())?)
             }
             Some(("demand", name)) => Self::Demand(name.to_owned()),
             Some(("brake", word)) => Self::Brake(kind(word)?),

@@ -13,16 +13,13 @@ pub(crate) mod key;
 pub use demand_set::WantedSet;
 pub use entries::{
     BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms, Entry, EntryRow, FailedStarts,
-    IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, PollTurn, ReadPlace, Release, ReleaseState,
+    IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, PollTurn, ReadPlace, Release,
 };
 pub use key::ControlKey;
 
 use crate::announced::AnnouncedRow;
-use crate::catalogue::Catalogue;
 use crate::enums::BrakeKind;
-use crate::node::{Offering, Version};
-use crate::policy::Policy;
-use crate::time::{Span, Time};
+use crate::{Catalogue, Offering, Policy, Span, Time, Version};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -189,8 +186,8 @@ pub struct Control {
     /// The limits on launches, and the failed starts.
     pub waits: Entries<LaunchWait>,
     pub demand_sets: Entries<DemandTerms>,
+    /// The brakes and their releases.
     brakes: Entries<BrakeState>,
-    releases: Entries<ReleaseState>,
     places: Entries<ReadPlace>,
     ingest: Entries<IngestNote>,
 }
@@ -252,8 +249,7 @@ impl Control {
             }
             ControlKey::Run(function) => keep(&mut self.runs, function, row)?,
             ControlKey::Limit(..) | ControlKey::FailedStarts => keep(&mut self.waits, key, row)?,
-            ControlKey::Brake(_) => keep(&mut self.brakes, key, row)?,
-            ControlKey::Release(_) => keep(&mut self.releases, key, row)?,
+            ControlKey::Brake(_) | ControlKey::Release(_) => keep(&mut self.brakes, key, row)?,
             ControlKey::Demand(_) => keep(&mut self.demand_sets, key, row)?,
             ControlKey::QueuePlace | ControlKey::AfterPlace | ControlKey::JobsPlace => {
                 keep(&mut self.places, key, row)?;
@@ -280,7 +276,7 @@ impl Control {
             rows.iter().filter(move |(_, row)| is_over(row)).map(|(key, row)| (key, row.version))
         }
         let waits = ended(&self.waits, MEMORY, now).filter(|(key, _)| **key != ControlKey::FailedStarts);
-        let brakes = ended(&self.brakes, MEMORY, now).chain(ended(&self.releases, MEMORY, now));
+        let brakes = ended(&self.brakes, MEMORY, now);
         // A set ends at the moment that it names.
         let sets = ended(&self.demand_sets, Span::from_ms(-1), now);
         waits.chain(brakes).chain(sets).collect()
@@ -327,7 +323,7 @@ impl Control {
     }
 
     pub fn release(&self, kind: BrakeKind) -> Release {
-        entry(&self.releases, &ControlKey::Release(kind))
+        entry(&self.brakes, &ControlKey::Release(kind))
     }
 
     /// Where the next run goes on in the list of this key.

@@ -8,7 +8,8 @@
 //! of theirs are random too.
 //! Does not: limit anything. The plan of poll-and-scale keeps to `array_limit`.
 
-use crate::ids::{JobId, Ulid};
+use crate::JobId;
+use crate::ids::Ulid;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 

@@ -12,8 +12,8 @@
 //! Rules: `docs/rules.md#packs`.
 
 use crate::mistakes::Mistakes;
-use crate::ranges::Ranges;
 use crate::text_form::text_form;
+use crate::{BadText, Ranges};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,19 +64,14 @@ pub enum Outcome {
     Scratch,
 }
 
-/// A text that is no outcome.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no outcome of an element: exit:CODE, signal:NUMBER, timeout, memory or scratch")]
-pub struct BadOutcome(String);
-
 impl Outcome {
     pub const SUCCESS: Self = Self::Exit(0);
 }
 
 impl FromStr for Outcome {
-    type Err = BadOutcome;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadOutcome> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let number = |digits: &str| digits.parse().ok().filter(|n| (0..=255).contains(n));
         let outcome = match (text, text.split_once(':')) {
             ("timeout", _) => Some(Self::Timeout),
@@ -86,7 +81,8 @@ impl FromStr for Outcome {
             (_, Some(("signal", signal))) => number(signal).map(Self::Signal),
             _ => None,
         };
-        outcome.ok_or_else(|| BadOutcome(text.chars().take(100).collect()))
+        let fault = "is no outcome of an element: exit:CODE, signal:NUMBER, timeout, memory or scratch";
+        outcome.ok_or_else(|| BadText::of(text, fault))
     }
 }
 
@@ -170,11 +166,6 @@ struct Stretch {
     bytes: u64,
 }
 
-/// A text that is no list of places.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} must be NUMBERS*BYTES, such as 0-9*12,10*0")]
-pub struct BadPlaces(String);
-
 impl Places {
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -203,9 +194,9 @@ impl Places {
 }
 
 impl FromStr for Places {
-    type Err = BadPlaces;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadPlaces> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let run = |part: &str| {
             let (numbers, bytes) = part.split_once('*')?;
             let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
@@ -213,7 +204,7 @@ impl FromStr for Places {
             (first <= last).then_some(Stretch { first, last, bytes })
         };
         let runs = text.split(',').filter(|part| !part.is_empty()).map(run).collect::<Option<_>>();
-        runs.map(Self).ok_or_else(|| BadPlaces(text.chars().take(100).collect()))
+        runs.map(Self).ok_or_else(|| BadText::of(text, "must be NUMBERS*BYTES, such as 0-9*12,10*0"))
     }
 }
 

@@ -4,13 +4,10 @@
 //! every list, page and document alike; a cause says by itself whether the alloc is complete, failed or lost, and who pays for it.
 //! Does not: say what follows for the job (`job` does).
 
-use crate::elements::ElementReport;
 use crate::enums::{ClientStatus, Service};
-use crate::files::{Checkpoint, StoredOutput};
-use crate::image::{self, ImageDigest};
-use crate::output::Switches;
-use crate::signals;
-use crate::usage::{self, Usage};
+use crate::image;
+use crate::usage;
+use crate::{Checkpoint, ElementReport, ImageDigest, StoredOutput, Switches, Usage, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;

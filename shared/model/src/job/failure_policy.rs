@@ -4,13 +4,10 @@
 //! Guarantees: each default stands here, and nowhere else; every end that is not a success is named by a rule.
 //! Does not: carry anything out. `job` and the plan of poll-and-scale do.
 
-use crate::end_cause::EndCause;
 use crate::enums::{CauseWord, Reconcile};
 use crate::mistakes::{Mistakes, shown};
-use crate::needs::Needs;
-use crate::retry::{MAX_RULES, RetryDecision, RetryRule};
-use crate::signals::Signal;
-use crate::time::Span;
+use crate::retry::{MAX_RULES, RetryDecision};
+use crate::{EndCause, Needs, RetryRule, Signal, Span};
 use serde::{Deserialize, Serialize};
 
 /// How often a job is tried again after its nodes could not start it, if no rule of the job names that. With the default pauses,
@@ -44,18 +41,6 @@ pub struct FailurePolicy {
 }
 
 impl FailurePolicy {
-    pub const DEFAULT: Self = Self {
-        kill_timeout_s: 30,
-        stop_signal: None,
-        stop_notice_s: 0,
-        lost_after_s: 600,
-        replace: false,
-        reconcile: Reconcile::Best,
-        retry: Vec::new(),
-        retry_failed: 0,
-        retry_lost: 3,
-    };
-
     /// All retry rules, in order: those of the job, and behind them the defaults. A command that its node could not start has never
     /// run, so it is tried often. But the tries end: otherwise a job that no node can start would cause launches for ever.
     pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
@@ -125,7 +110,17 @@ impl FailurePolicy {
 
 impl Default for FailurePolicy {
     fn default() -> Self {
-        Self::DEFAULT
+        Self {
+            kill_timeout_s: 30,
+            stop_signal: None,
+            stop_notice_s: 0,
+            lost_after_s: 600,
+            replace: false,
+            reconcile: Reconcile::Best,
+            retry: Vec::new(),
+            retry_failed: 0,
+            retry_lost: 3,
+        }
     }
 }
 
@@ -137,7 +132,7 @@ mod tests {
 
     fn policy(rules: &[&str]) -> FailurePolicy {
         let retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        FailurePolicy { retry, retry_failed: 1, ..FailurePolicy::DEFAULT }
+        FailurePolicy { retry, retry_failed: 1, ..FailurePolicy::default() }
     }
 
     const AGAIN: Retry =

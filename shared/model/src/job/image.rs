@@ -4,6 +4,7 @@
 //! Does not: speak to a registry; the agent does.
 //! Source: "Content Digests", Docker Distribution; "Digests", OCI Image Format Specification.
 
+use crate::BadText;
 use crate::text_form::text_form;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -45,17 +46,14 @@ pub fn pinned(image: &str, digest: &ImageDigest) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageDigest(String);
 
-/// The text is not the digest of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the digest of an image is sha256: and 64 hexadecimal digits")]
-pub struct BadImageDigest;
-
 impl FromStr for ImageDigest {
-    type Err = BadImageDigest;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadImageDigest> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let is_hex = |hex: &str| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        text.strip_prefix("sha256:").filter(|hex| is_hex(hex)).map(|_| Self(text.to_owned())).ok_or(BadImageDigest)
+        let fault = "is not the digest of an image: sha256: and 64 hexadecimal digits";
+        let is_digest = text.strip_prefix("sha256:").is_some_and(is_hex);
+        if is_digest { Ok(Self(text.to_owned())) } else { Err(BadText::of(text, fault)) }
     }
 }
 
@@ -93,7 +91,7 @@ mod tests {
             assert!(is_image_reference(&pinned(image, &digest)), "{image}");
         }
         for wrong in ["", "sha256:", "sha256:0A", &format!("sha512:{}", "0".repeat(64)), &"0".repeat(64)] {
-            assert_eq!(wrong.parse::<ImageDigest>(), Err(BadImageDigest), "{wrong}");
+            assert!(wrong.parse::<ImageDigest>().is_err(), "{wrong}");
         }
     }
 }

@@ -6,8 +6,8 @@
 //! Guarantees: each default stands here, and nowhere else.
 //! Does not: say which node fits; [`crate::machine`] does.
 
-use crate::machine::{Capacity, MachineNeed};
 use crate::mistakes::Mistakes;
+use crate::{Capacity, MachineNeed};
 use serde::{Deserialize, Serialize};
 
 /// The most nodes that one job may ask for at once. The end of each member writes the row of the job, and DynamoDB makes these
@@ -36,16 +36,6 @@ pub struct Needs {
 }
 
 impl Needs {
-    pub const DEFAULT: Self = Self {
-        vcpus: 1,
-        memory_mib: 0,
-        scratch_gib: 0,
-        gpus: 0,
-        machine: MachineNeed::ANY,
-        exclusive: false,
-        nodes: 1,
-    };
-
     /// The room that one member takes up on its node.
     pub const fn capacity(&self) -> Capacity {
         let Self { vcpus, memory_mib, scratch_gib, gpus, .. } = *self;
@@ -68,6 +58,7 @@ impl Needs {
 
 impl Default for Needs {
     fn default() -> Self {
-        Self::DEFAULT
+        let machine = MachineNeed::default();
+        Self { vcpus: 1, memory_mib: 0, scratch_gib: 0, gpus: 0, machine, exclusive: false, nodes: 1 }
     }
 }

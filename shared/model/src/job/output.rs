@@ -1,7 +1,7 @@
 //! The output of an alloc: standard output and standard error as one sequence of bytes, in the order in which they came.
 //! [`Switches`] say which byte is of which.
 
-use crate::time::Span;
+use crate::Span;
 use serde::{Deserialize, Serialize};
 
 /// How long a node stores the output of an alloc as it comes, unless a follower asks for it again.

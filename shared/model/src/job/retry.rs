@@ -10,13 +10,10 @@
 //! is written is read as the same rule; the refusal of a wrong text says what to write.
 //! Does not: know which rules count where a job says none (`failure_policy` does), or queue a job again (`job` does).
 
-use crate::amounts;
-use crate::end_cause::EndCause;
 use crate::enums::{CauseWord, ClientStatus, MarketNeed};
 use crate::mistakes::shown;
-use crate::needs::Needs;
-use crate::signals::Signal;
 use crate::text_form::text_form;
+use crate::{BadText, EndCause, Needs, Signal, amounts};
 use std::fmt;
 use std::str::FromStr;
 
@@ -71,13 +68,6 @@ pub(crate) struct Again {
 pub struct RetryRule {
     causes: Vec<Cause>,
     then: RuleAction,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the retry rule {rule} {what}: {FORM}")]
-pub struct BadRule {
-    rule: String,
-    what: String,
 }
 
 /// The decision of a rule about an end.
@@ -260,9 +250,9 @@ fn hundredths(text: &str) -> Option<u64> {
 }
 
 impl FromStr for RetryRule {
-    type Err = BadRule;
-    fn from_str(text: &str) -> Result<Self, BadRule> {
-        let bad = |what: String| BadRule { rule: shown(text), what };
+    type Err = BadText;
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        let bad = |what: String| BadText(format!("the retry rule {} {what}: {FORM}", shown(text)));
         if text.len() > MAX_RULE_BYTES {
             return Err(bad(format!("has more than {MAX_RULE_BYTES} bytes")));
         }

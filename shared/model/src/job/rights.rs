@@ -4,6 +4,7 @@
 //! forms, and only this module reads them.
 //! Does not: call AWS, or hold a credential or the value of a secret.
 
+use crate::BadText;
 use crate::auth::NodeRole;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -50,22 +51,21 @@ pub struct SecretPlace {
     pub field: Option<String>,
 }
 
-/// The text is not the place of a secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "must be the ARN of a secret of Secrets Manager or of a parameter, or the name of a parameter that begins with '/'; #FIELD \
-     at the end takes one field of a secret in JSON"
-)]
-pub struct BadSecretPlace;
-
 impl FromStr for SecretPlace {
-    type Err = BadSecretPlace;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadSecretPlace> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        let bad = || {
+            BadText(
+                "must be the ARN of a secret of Secrets Manager or of a parameter, or the name of a parameter that begins with '/'; \
+                 #FIELD at the end takes one field of a secret in JSON"
+                    .to_owned(),
+            )
+        };
         let (id, field) = text.split_once('#').map_or((text, None), |(id, field)| (id, Some(field)));
         let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
         if text.len() > MAX_REFERENCE_BYTES || !is_plain(id) || field.is_some_and(|field| !is_plain(field)) {
-            return Err(BadSecretPlace);
+            return Err(bad());
         }
         let found = |service, region: Option<&str>| Self {
             service,
@@ -74,10 +74,10 @@ impl FromStr for SecretPlace {
             field: field.map(str::to_owned),
         };
         if id.starts_with('/') {
-            return if id.len() > 1 { Ok(found(SecretService::ParameterStore, None)) } else { Err(BadSecretPlace) };
+            return if id.len() > 1 { Ok(found(SecretService::ParameterStore, None)) } else { Err(bad()) };
         }
         let parts: Vec<&str> = id.splitn(6, ':').collect();
-        let &["arn", _, service, region, _, resource] = parts.as_slice() else { return Err(BadSecretPlace) };
+        let &["arn", _, service, region, _, resource] = parts.as_slice() else { return Err(bad()) };
         let is_region = !region.is_empty() && region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         match (service, is_region) {
             ("secretsmanager", true) if resource.len() > "secret:".len() && resource.starts_with("secret:") => {
@@ -86,7 +86,7 @@ impl FromStr for SecretPlace {
             ("ssm", true) if resource.len() > "parameter/".len() && resource.starts_with("parameter/") => {
                 Ok(found(SecretService::ParameterStore, Some(region)))
             }
-            _ => Err(BadSecretPlace),
+            _ => Err(bad()),
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
             "arn:aws:ssm::1:parameter/a",
             "arn:aws:ssm:r:1:parameter/",
         ] {
-            assert_eq!(bad.parse::<SecretPlace>(), Err(BadSecretPlace), "{bad:?}");
+            assert!(bad.parse::<SecretPlace>().is_err(), "{bad:?}");
         }
         assert!(format!("/{}", "x".repeat(600)).parse::<SecretPlace>().is_err());
     }

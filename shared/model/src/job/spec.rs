@@ -4,15 +4,10 @@
 //! Does not: know how a job changes after that; `job` does.
 
 use crate::amounts::Moment;
-use crate::array::ArrayLimit;
 use crate::enums::AfterEnd;
-use crate::failure_policy::FailurePolicy;
-use crate::ids::JobId;
-use crate::mistakes::{BadJob, Mistakes, shown};
+use crate::mistakes::{Mistakes, shown};
 use crate::names::{NAME_FORM, is_job_name};
-use crate::needs::Needs;
-use crate::time::Time;
-use crate::work::{Environment, Work};
+use crate::{ArrayLimit, BadJob, Environment, FailurePolicy, JobId, Needs, Time, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -68,10 +63,10 @@ impl Default for JobSpec {
             after: BTreeMap::new(),
             not_before_at: None,
             give_up_after_s: 0,
-            needs: Needs::DEFAULT,
+            needs: Needs::default(),
             work: Work::default(),
             env: Environment::new(),
-            failure_policy: FailurePolicy::DEFAULT,
+            failure_policy: FailurePolicy::default(),
         }
     }
 }
@@ -81,6 +76,12 @@ impl JobSpec {
     pub fn running(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let command = command.into_iter().map(Into::into).collect();
         Self { work: Work { command, ..Work::default() }, ..Self::default() }
+    }
+
+    /// Follows this job, too. If it is named twice, the stricter end counts.
+    pub fn follow(&mut self, id: JobId, end: AfterEnd) {
+        let strictest = self.after.entry(id).or_insert(end);
+        *strictest = (*strictest).min(end);
     }
 
     /// Refuses a wrong job that is submitted now.
@@ -150,7 +151,7 @@ mod tests {
     fn names_that_lists_show_are_bounded() {
         let of = |name: &str, asked: &str| {
             let (name, instance_type) = (Some(name.to_owned()), Some(asked.to_owned()));
-            let machine = MachineNeed { instance_type, ..MachineNeed::ANY };
+            let machine = MachineNeed { instance_type, ..MachineNeed::default() };
             let needs = Needs { machine, ..Needs::default() };
             let spec = JobSpec { name, needs, ..JobSpec::running(["true"]) };
             spec.check(Time::from_ms(0)).map_err(|BadJob(mistakes)| mistakes.join("; "))

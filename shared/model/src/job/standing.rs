@@ -4,17 +4,11 @@
 //! Does not: say when the job has ended (`job` does).
 //! Rules: `docs/rules.md#packs`.
 
-use crate::elements::{Outcome, Results};
-use crate::end_cause::EndCause;
-use crate::needs::Needs;
-use crate::ranges::Ranges;
+use crate::elements::Results;
 use crate::retry::{Follows, Retry, RetryDecision};
-use crate::text_form::text_form;
+use crate::{EndCause, Needs, Outcome, Ranges};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::num::ParseIntError;
-use std::str::FromStr;
 
 impl Outcome {
     /// The outcome of the elements that ran when their alloc ended for this cause. `None` if the elements are not to blame: they
@@ -72,25 +66,6 @@ impl Results {
     }
 }
 
-/// How often an element has failed. The keys of a map in a row are texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Times(u32);
-
-impl FromStr for Times {
-    type Err = ParseIntError;
-    fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        text.parse().map(Self)
-    }
-}
-
-impl fmt::Display for Times {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-text_form!(Times);
-
 /// The results and failures of the elements of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -100,7 +75,7 @@ pub struct Standing {
     pub results: Results,
     /// The elements that failed and are tried again, by the number of their failures.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    failures: BTreeMap<Times, Ranges>,
+    failures: BTreeMap<u32, Ranges>,
 }
 
 /// Whether an alloc whose end is counted also leaves its job's set of live allocs.
@@ -126,14 +101,14 @@ impl Standing {
         let (before, mut retries) = (self.clone(), BTreeMap::new());
         for (outcome, elements) in told.iter() {
             let mut rest = elements.within(all).without(&self.results.ended());
-            let mut by_failures: Vec<(Times, Ranges)> = Vec::new();
+            let mut by_failures: Vec<(u32, Ranges)> = Vec::new();
             for (failed, those) in &self.failures {
                 by_failures.push((*failed, rest.within(those)));
                 rest = rest.without(those);
             }
-            by_failures.push((Times(0), rest));
+            by_failures.push((0, rest));
             for (failed, those) in by_failures.into_iter().filter(|(_, those)| !those.is_empty()) {
-                match judge(outcome, failed.0).map(|verdict| (verdict.rule, verdict.follows)) {
+                match judge(outcome, failed).map(|verdict| (verdict.rule, verdict.follows)) {
                     Some((rule, Follows::Again(retry))) => {
                         if set == JobSet::Leaves {
                             self.count_failure(failed, &those);
@@ -148,11 +123,11 @@ impl Standing {
         (*self != before).then(|| retries.into_values().collect())
     }
 
-    fn count_failure(&mut self, failed: Times, elements: &Ranges) {
+    fn count_failure(&mut self, failed: u32, elements: &Ranges) {
         if let Some(known) = self.failures.get_mut(&failed) {
             *known = known.without(elements);
         }
-        self.failures.entry(Times(failed.0.saturating_add(1))).or_default().extend(elements);
+        self.failures.entry(failed.saturating_add(1)).or_default().extend(elements);
     }
 
     /// Elements that have ended need no count of failures.
@@ -199,9 +174,9 @@ mod tests {
     #[test]
     fn each_element_is_tried_again_as_often_as_its_own_failures_allow() {
         let policy =
-            FailurePolicy { retry: vec!["exit:9=fail".parse().unwrap()], retry_failed: 2, ..FailurePolicy::DEFAULT };
+            FailurePolicy { retry: vec!["exit:9=fail".parse().unwrap()], retry_failed: 2, ..FailurePolicy::default() };
         let judge = |outcome: Outcome, failed: u32| {
-            policy.judge(&outcome.cause(0, &Needs::DEFAULT), &[failed; 4], &Needs::DEFAULT)
+            policy.judge(&outcome.cause(0, &Needs::default()), &[failed; 4], &Needs::default())
         };
         let (all, mut standing) = (ranges("0-9"), Standing::default());
         let first = results(&[("exit:0", "0-4"), ("exit:1", "5-6"), ("exit:9", "7"), ("exit:0", "77")]);
@@ -209,12 +184,12 @@ mod tests {
         assert_eq!(standing.take(&first, &all, JobSet::Stays, judge), Some(Vec::new()));
         assert_eq!((standing.left(&all), standing.failures.len()), (ranges("5-6,8-9"), 0));
         assert_eq!(standing.take(&first, &all, JobSet::Leaves, judge).map(|retries| retries.len()), Some(1));
-        assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("5-6"))]));
+        assert_eq!(standing.failures, BTreeMap::from([(1, ranges("5-6"))]));
         assert_eq!(standing.take(&results(&[("exit:0", "0-4")]), &all, JobSet::Leaves, judge), None, "known");
         standing.take(&results(&[("exit:1", "5-6,8")]), &all, JobSet::Leaves, judge);
-        assert_eq!(standing.failures, BTreeMap::from([(Times(1), ranges("8")), (Times(2), ranges("5-6"))]));
+        assert_eq!(standing.failures, BTreeMap::from([(1, ranges("8")), (2, ranges("5-6"))]));
         standing.take(&results(&[("exit:1", "5,8"), ("exit:0", "6")]), &all, JobSet::Leaves, judge);
-        assert_eq!(standing.failures, BTreeMap::from([(Times(2), ranges("8"))]));
+        assert_eq!(standing.failures, BTreeMap::from([(2, ranges("8"))]));
         assert_eq!(standing.results, results(&[("exit:0", "0-4,6"), ("exit:9", "7"), ("exit:1", "5")]));
         assert_eq!(standing.left(&all), ranges("8-9"));
         assert_eq!(Counts::of(&all, &standing.results).to_string(), "6 of 10 elements complete, 2 failed");

@@ -12,8 +12,8 @@
 //! its own; a place and its text are the same.
 //! Does not: know the API of S3 (`nodekeeper-s3` does), or whether something is stored at a place.
 
-use crate::ids::{AllocId, ClusterName};
 use crate::text_form::text_form;
+use crate::{AllocId, BadText, ClusterName};
 use std::fmt;
 use std::str::FromStr;
 
@@ -46,11 +46,6 @@ pub const MORE: &str = "more";
 pub const OUT: &str = "out";
 /// [`STREAMS_HEADER`] of a piece with switches.
 pub const BOTH: &str = "both";
-
-/// Text that is not a place in S3.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a place in S3: it must be {PREFIX_FORM}")]
-pub struct BadPlace(String);
 
 /// The beginning of the places of all allocs of a cluster: a bucket and perhaps a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,11 +136,15 @@ fn is_plain_key(text: &str) -> bool {
     is_key(text) && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'))
 }
 
+fn no_place(text: &str) -> BadText {
+    BadText::of(text, format!("is not a place in S3: it must be {PREFIX_FORM}"))
+}
+
 impl FromStr for S3Prefix {
-    type Err = BadPlace;
+    type Err = BadText;
     /// A slash at the end changes nothing.
-    fn from_str(text: &str) -> Result<Self, BadPlace> {
-        let bad = || BadPlace(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        let bad = || no_place(text);
         let (bucket, prefix) = parts(text).ok_or_else(bad)?;
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() && (prefix.len() > MAX_PREFIX_BYTES || !is_plain_key(prefix)) {
@@ -156,10 +155,10 @@ impl FromStr for S3Prefix {
 }
 
 impl FromStr for S3Place {
-    type Err = BadPlace;
-    fn from_str(text: &str) -> Result<Self, BadPlace> {
+    type Err = BadText;
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let place = parts(text).filter(|(_, key)| is_key(key));
-        let (bucket, key) = place.ok_or_else(|| BadPlace(text.to_owned()))?;
+        let (bucket, key) = place.ok_or_else(|| no_place(text))?;
         Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
     }
 }

@@ -5,10 +5,7 @@
 //! Does not: count failures and losses against what is allowed (`job` does).
 
 use crate::elements::Counts;
-use crate::end_cause::EndCause;
-use crate::ids::NodeId;
-use crate::time::{Span, Time};
-use crate::usage::Usage;
+use crate::{EndCause, NodeId, Span, Time, Usage};
 use serde::{Deserialize, Serialize};
 
 /// The times of the policy that matter after an end.

@@ -9,12 +9,12 @@
 
 use crate::array::{COUNT_VARIABLE, INDEX_VARIABLE};
 use crate::container_env::{Passing, passing};
-use crate::elements::Pack;
-use crate::files::{self, Checkpoint, Inputs, Output, Pattern};
-use crate::image::{ImageDigest, is_image_reference};
+use crate::files::{self, Output, Pattern};
+use crate::image::is_image_reference;
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
 use crate::ulimits::{self, Ulimits};
+use crate::{Checkpoint, ImageDigest, Inputs, Pack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -88,14 +88,9 @@ pub struct MachineKind {
     pub containers: bool,
 }
 
-impl MachineKind {
-    pub const DEFAULT: Self =
-        Self { arch: Arch::X86_64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true };
-}
-
 impl Default for MachineKind {
     fn default() -> Self {
-        Self::DEFAULT
+        Self { arch: Arch::X86_64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true }
     }
 }
 
@@ -123,17 +118,6 @@ pub struct MachineNeed {
 }
 
 impl MachineNeed {
-    /// Asks for nothing.
-    pub const ANY: Self = Self {
-        instance_type: None,
-        market: None,
-        arch: None,
-        gpu_type: None,
-        gpu_memory_gib: 0,
-        require: BTreeSet::new(),
-        containers: false,
-    };
-
     pub fn words(&self) -> Vec<String> {
         let gpu_type = self.gpu_type.as_ref().map(|name| format!("GPUs of type {name}"));
         let gpu_memory = (self.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", self.gpu_memory_gib));
@@ -222,13 +206,13 @@ mod tests {
     #[test]
     fn each_thing_that_is_asked_for_is_compared_with_the_machine() {
         let kinds = [
-            MachineKind::DEFAULT,
-            MachineKind { arch: Arch::Arm64, labels: labels(&["nvme"]), containers: false, ..MachineKind::DEFAULT },
+            MachineKind::default(),
+            MachineKind { arch: Arch::Arm64, labels: labels(&["nvme"]), containers: false, ..MachineKind::default() },
             MachineKind {
                 gpu_type: Some("a10g".into()),
                 gpu_memory_gib: 24,
                 labels: labels(&["nvme", "fast-net"]),
-                ..MachineKind::DEFAULT
+                ..MachineKind::default()
             },
         ];
         let machines =

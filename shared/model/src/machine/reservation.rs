@@ -5,7 +5,7 @@
 //! Source: EC2 User Guide, "Reserve compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity Blocks for ML".
 
 use crate::enums::ReservationKind;
-use crate::time::{Span, Time};
+use crate::{Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// The capacity reservation of a machine.
@@ -32,7 +32,6 @@ pub struct CapacityReservation {
     #[serde(default)]
     pub free: u32,
     /// When it ends; `None` if it lasts until somebody cancels it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Time>,
 }
 

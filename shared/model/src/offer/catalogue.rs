@@ -15,10 +15,7 @@
 //! Does not: ask EC2 (the crate `cloud` does), or say when it is asked (`runtime::catalogue` does).
 
 use crate::enums::Arch;
-use crate::money::Usd;
-use crate::refusal::CloudError;
-use crate::reservation::CapacityReservation;
-use crate::time::{Span, Time};
+use crate::{CapacityReservation, CloudError, Span, Time, Usd};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +35,6 @@ pub struct TypeFacts {
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub gpus: u64,
     /// The model of its GPUs in lower case, like `a10g`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// The memory of each GPU.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
@@ -63,7 +59,6 @@ pub struct Offered {
     /// The zones that have it.
     pub zones: BTreeSet<String>,
     /// The price on demand; `None` if it is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<Usd>,
     /// The spot price in each zone where it is known.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -122,13 +117,10 @@ impl fmt::Display for CataloguePart {
 #[serde(default)]
 pub struct PartState {
     /// When the part was last read; `None` if it never was.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub read_at: Option<Time>,
     /// Why the last attempt to read it failed; `None` if it did not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// When the last attempt was made.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_at: Option<Time>,
 }
 

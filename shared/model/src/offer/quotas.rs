@@ -7,7 +7,7 @@
 //! Source: EC2 User Guide, "Amazon EC2 instance type quotas" and "Quotas for Spot Instance requests".
 
 use crate::enums::{Market, ReservationKind};
-use crate::node::{NodeRecord, Offering};
+use crate::{NodeRecord, Offering};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -4,10 +4,9 @@
 //! limited by it.
 //! Does not: read EC2's answers (the crate `cloud` does), or say how long a refusal lasts (`limits` does).
 
-use crate::enums::{Class, Market, Reach};
-use crate::ids::BadId;
-use crate::node::Offering;
+use crate::enums::{Class, Market};
 use crate::quotas::{group_of, quota_name};
+use crate::{BadText, Offering, Reach};
 use std::fmt;
 use std::str::FromStr;
 
@@ -144,10 +143,10 @@ impl fmt::Display for Scope {
 }
 
 impl FromStr for Scope {
-    type Err = BadId;
-    fn from_str(key: &str) -> Result<Self, BadId> {
+    type Err = BadText;
+    fn from_str(key: &str) -> Result<Self, BadText> {
         let (reach, of) = key.split_once('#').unwrap_or((key, ""));
-        let reach = reach.parse().map_err(|_| BadId::new("scope", key, "a scope of a refusal"))?;
+        let reach = reach.parse().map_err(|_| BadText::no("scope", key, "a scope of a refusal"))?;
         Ok(Self { reach, of: of.to_owned() })
     }
 }

@@ -5,14 +5,9 @@
 
 use super::size::Size;
 use super::types::Policy;
-use crate::catalogue::{Catalogue, CataloguePart};
 use crate::enums::{Arch, Fallback, Market};
-use crate::failure_policy::FailurePolicy;
-use crate::machine::{Capacity, Machine, MachineNeed, memory};
-use crate::needs::Needs;
-use crate::reason::Reason;
-use crate::retry::RetryRule;
-use crate::time::Time;
+use crate::machine::memory;
+use crate::{Capacity, Catalogue, CataloguePart, FailurePolicy, Machine, MachineNeed, Needs, Reason, RetryRule, Time};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -104,7 +99,7 @@ impl Policy {
     pub fn lack(&self, needs: &Needs) -> Option<String> {
         let (takes, need) = (needs.capacity(), &needs.machine);
         let why = self.never_offers(takes, need)?;
-        let any = || MachineNeed { arch: need.arch, ..MachineNeed::ANY };
+        let any = || MachineNeed { arch: need.arch, ..MachineNeed::default() };
         let never = |need: &MachineNeed| self.never_offers(Capacity::default(), need).is_some();
         for (option, need) in [
             ("--arch", any()),

@@ -5,8 +5,8 @@
 //! Does not: launch nodes before the hour begins. They are launched then, and are there when they have booted.
 //! Source of the time zones: the IANA database, which is a part of the program.
 
+use crate::Time;
 use crate::text_form::text_form;
-use crate::time::Time;
 use jiff::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;

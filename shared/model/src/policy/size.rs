@@ -4,12 +4,10 @@
 //! [`Size::markets`] says how a size may be bought, and only [`Size::offers`] whether work can ever get a machine of it.
 //! Does not: ask EC2 which types there are ([`crate::catalogue`] has what EC2 answered), or say what a knob means or allows.
 
-use crate::catalogue::{Offered, TypeFacts};
+use crate::catalogue::Offered;
 use crate::enums::{Arch, Fallback, Generation, Market, MarketNeed};
-use crate::machine::{Capacity, Machine, MachineKind, MachineNeed};
-use crate::money::Usd;
 use crate::names::matches;
-use crate::reservation::{CapacityReservation, Reserved};
+use crate::{Capacity, CapacityReservation, Machine, MachineKind, MachineNeed, Reserved, TypeFacts, Usd};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -280,7 +278,7 @@ mod tests {
             assert_eq!(asked.map(|asked| of.markets(asked)), markets, "{size}");
             assert_eq!(asked.map(|asked| of.price_for(asked).micros()), prices, "{size}");
             let takes = Capacity { vcpus: 1, ..Capacity::default() };
-            let need = |market| MachineNeed { market, ..MachineNeed::ANY };
+            let need = |market| MachineNeed { market, ..MachineNeed::default() };
             let never = asked.map(|asked| policy.never_offers(takes, &need(asked)).is_some());
             assert_eq!(never, markets.map(<[_]>::is_empty), "{size}");
         }
@@ -294,10 +292,10 @@ mod tests {
         offered.on_demand = None;
         let catalogue = Catalogue { types: [("t".to_owned(), offered)].into(), ..Catalogue::default() };
         let policy = policy(several).with_catalogue(catalogue);
-        let on_demand = MachineNeed { market: Some(MarketNeed::OnDemand), ..MachineNeed::ANY };
+        let on_demand = MachineNeed { market: Some(MarketNeed::OnDemand), ..MachineNeed::default() };
         let offers =
             |need: &MachineNeed| policy.size[0].offers(Capacity::default(), need, (Capacity::default(), Arch::X86_64));
-        assert_eq!((offers(&MachineNeed::ANY), offers(&on_demand)), (true, false));
+        assert_eq!((offers(&MachineNeed::default()), offers(&on_demand)), (true, false));
     }
 
     /// Each requirement of a size × a type that meets all requirements but one.

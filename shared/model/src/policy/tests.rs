@@ -217,7 +217,7 @@ fn a_retry_rule_that_asks_for_what_no_size_offers_can_never_be_followed() {
     ] {
         let needs = Needs { memory_mib: mib, ..Needs::default() };
         let retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-        let failure = FailurePolicy { retry, ..FailurePolicy::DEFAULT };
+        let failure = FailurePolicy { retry, ..FailurePolicy::default() };
         let found = policy(market, fallback).never_follows(&needs, &failure);
         let (rule, why) = found.map(|(rule, why)| (rule.to_string(), why.to_string())).unzip();
         assert_eq!(rule.as_deref(), refused, "{market} {fallback} {rules:?} {mib}");

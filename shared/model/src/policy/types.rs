@@ -6,12 +6,10 @@
 use super::agent::AgentFile;
 use super::minimum::Minimum;
 use super::size::{SeveralTypes, Size};
-use crate::catalogue::Catalogue;
 use crate::enums::Arch;
-use crate::money::Usd;
 use crate::stored::S3Prefix;
-use crate::time::Span;
 use crate::wire::{LONGEST_RETRY_S, SHORTEST_RETRY_S, heartbeat_timeout_s};
+use crate::{Catalogue, Span, Usd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

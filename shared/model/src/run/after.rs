@@ -9,10 +9,7 @@
 //! command `submit` makes no circle, because it accepts only jobs that exist.
 
 use crate::enums::{AfterEnd, JobState};
-use crate::ids::JobId;
-use crate::reason::Reason;
-use crate::summary::JobSummary;
-use crate::time::{Span, Time};
+use crate::{JobId, JobSummary, Reason, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after the submission of a job a followed job without a row is waited for. A program that submits many jobs

@@ -6,20 +6,13 @@
 //! with the alloc's end, in `store::transactions`.
 //! Rules: `docs/rules.md#section-6`. Source: Nomad PR 15068.
 
-use crate::elements::ElementReport;
-use crate::end_cause::{EndCause, Ending, RunReport};
 use crate::enums::{ClientStatus, Desired};
-use crate::files::{self, CHECKPOINT_PLACES, Checkpoint};
-use crate::ids::{AllocId, NodeId};
-use crate::job_record::Job;
-use crate::node::{NodeRecord, Version};
-use crate::output::Switches;
-use crate::stored::S3Place;
-use crate::summary::AllocSummary;
-use crate::time::{Span, Time};
-use crate::usage::Usage;
+use crate::files::{self, CHECKPOINT_PLACES};
 use crate::wire::{AllocOrder, AllocStatus, AllocUpdate, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES};
-use crate::work::{Environment, Work};
+use crate::{
+    AllocId, AllocSummary, Checkpoint, ElementReport, EndCause, Ending, Environment, Job, NodeId, NodeRecord,
+    RunReport, S3Place, Span, Switches, Time, Usage, Version, Work,
+};
 use serde::{Deserialize, Serialize};
 
 /// The longest phase that a row keeps, in bytes: the words of a runtime about a registry are long.

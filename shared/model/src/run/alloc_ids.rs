@@ -4,7 +4,7 @@
 //! has two sets for each node: as `BTreeSet`s they took an eighth of a run's memory.
 //! Does not: insert fast into thousands of ids. A node rarely has that many.
 
-use crate::ids::AllocId;
+use crate::AllocId;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 

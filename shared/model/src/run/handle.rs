@@ -23,10 +23,8 @@
 //! Rules: `docs/rules.md#section-7`. Source: Concourse #1959.
 
 use crate::enums::{HandleKind, HandleState};
-use crate::ids::{AllocId, NodeId};
-use crate::reason::Reason;
-use crate::time::{Span, Time};
 use crate::wire::ReportedHandle;
+use crate::{AllocId, NodeId, Reason, Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// The longest time until the next look at a handle, in seconds.

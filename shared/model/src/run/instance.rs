@@ -3,10 +3,8 @@
 //! Guarantees: nothing here is a type of a provider's SDK.
 //! Does not: call anything. `crate::cloud` has the calls and re-exports these names.
 
-use crate::batch::Batch;
-use crate::enums::InstanceState;
-use crate::ids::{NodeId, Ulid};
-use crate::time::Time;
+use crate::ids::Ulid;
+use crate::{Batch, InstanceState, NodeId, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

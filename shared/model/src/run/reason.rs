@@ -4,13 +4,8 @@
 //! place, so that the plan, events, records and commands say the same (`docs/rules.md#R11`).
 //! Does not: influence anything. A decision never reads a reason.
 
-use crate::end_cause::EndCause;
-use crate::enums::InstanceState;
 use crate::enums::{BrakeKind, ClientStatus, JobState, NodeStatus, Reconcile};
-use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::machine::Capacity;
-use crate::money::Usd;
-use crate::time::{Span, Time};
+use crate::{AllocId, Capacity, EndCause, InstanceState, JobId, NodeId, Slot, Span, Time, Usd};
 use std::fmt;
 
 macro_rules! reasons {

@@ -3,18 +3,12 @@
 //! Guarantees: a summary reads the same from an index as from the table.
 //! Does not: change anything. `job` and `alloc` hold the state machines.
 
-use crate::alloc_ids::AllocIds;
-use crate::array::{Array, ArrayLimit};
-use crate::end_cause::EndCause;
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
-use crate::failure_policy::FailurePolicy;
-use crate::ids::{AllocId, JobId, NodeId, Slot};
-use crate::needs::Needs;
-use crate::node::Version;
-use crate::reason::Reason;
 use crate::spec::{DEFAULT_PRIORITY, MAX_PRIORITY};
-use crate::time::{Span, Time};
-use crate::tries::Tries;
+use crate::{
+    AllocId, AllocIds, Array, ArrayLimit, EndCause, FailurePolicy, JobId, Needs, NodeId, Reason, Slot, Span, Time,
+    Tries, Version,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;

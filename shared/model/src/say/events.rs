@@ -4,11 +4,7 @@
 //! Does not: hold anything that a decision needs. Events are for people.
 
 use crate::enums::ActionName;
-use crate::ids::NodeId;
-use crate::money::Usd;
-use crate::node::{Life, Offering};
-use crate::rng::Rng;
-use crate::time::{Span, Time};
+use crate::{Life, NodeId, Offering, Rng, Span, Time, Usd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -4,10 +4,7 @@
 //! that they say the same (`docs/rules.md#R11`).
 //! Does not: decide. The plan does, and notes its reasons here while it decides.
 
-use crate::events::Subject;
-use crate::ids::{JobId, NodeId};
-use crate::reason::Reason;
-use crate::summary::JobSummary;
+use crate::{JobId, JobSummary, NodeId, Reason, Subject};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};

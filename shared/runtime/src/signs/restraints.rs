@@ -19,19 +19,19 @@ const CORRECT: &str = "correct or delete it";
 /// a sign of their own. A quota without waiting jobs is not wrong.
 pub(super) fn limits(facts: &Facts<'_>) -> Vec<Raised> {
     let limits = facts.control.limits(facts.now);
-    limits.iter().filter(|limit| !matches!(limit, Limit::FailedStarts(_))).map(|limit| limited(limit, facts)).collect()
+    limits.iter().filter(|limit| limit.key != ControlKey::FailedStarts).map(|limit| limited(limit, facts)).collect()
 }
 
 fn limited(limit: &Limit, facts: &Facts<'_>) -> Raised {
     let waiting = facts.next.explained().map(|explained| limit.waiting_words(explained));
     let is_idle = limit.is_quota() && waiting.as_ref().is_some_and(String::is_empty);
     let level = if limit.needs_a_person() && !is_idle { SignLevel::Wrong } else { SignLevel::Caution };
-    let since = limit.row().since_at.map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
-    let left = limit.row().until_at.map(|until| format!("; next try in {}", rough(until.since(facts.now))));
+    let since = limit.row.since_at.map(|at| format!(", since {}", when(at, facts.now))).unwrap_or_default();
+    let left = limit.row.until_at.map(|until| format!("; next try in {}", rough(until.since(facts.now))));
     let waiting = waiting.filter(|words| !words.is_empty()).map(|words| format!("; {words}")).unwrap_or_default();
-    let message = limit.row().message.as_ref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
+    let message = limit.row.message.as_ref().map(|m| format!(": {}", one_line(m))).unwrap_or_default();
     let says = format!("{limit}{since}{}{waiting}{message}", left.unwrap_or_default());
-    Raised::new(&limit.key().to_string(), level, says, limit.to_do())
+    Raised::new(&limit.key.to_string(), level, says, limit.to_do())
 }
 
 /// What keeps the policy from buying what it names.

@@ -21,12 +21,12 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
 use json::{attribute, plain, to_json};
 use model::announced::AnnouncedRow;
-use model::array::Array;
-use model::control::{CatalogueRow, ControlKey, Entry, EntryRow, PolicyRow, RunRow};
+use model::control::{CatalogueRow, Entry, EntryRow, PolicyRow, RunRow};
 use model::events::Once;
-use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::time::Time;
-use model::{Alloc, FailurePolicy, Handle, Job, JobState, Needs, NodeRecord, Version, Work};
+use model::{
+    Alloc, AllocId, Array, ControlKey, FailurePolicy, Handle, Job, JobId, JobState, Needs, NodeId, NodeRecord, Slot,
+    Time, Version, Work,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -81,9 +81,9 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
 fn leave_out_defaults(item: &mut Item) {
     static DEFAULTS: LazyLock<[(&str, Item); 3]> = LazyLock::new(|| {
         [
-            ("needs", object(&Needs::DEFAULT)),
+            ("needs", object(&Needs::default())),
             ("work", object(&Work::default())),
-            ("failure_policy", object(&FailurePolicy::DEFAULT)),
+            ("failure_policy", object(&FailurePolicy::default())),
         ]
     });
     for (name, defaults) in DEFAULTS.iter() {

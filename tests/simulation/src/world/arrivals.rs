@@ -204,7 +204,7 @@ impl World {
                 .unwrap_or(&Reconcile::Best),
             retry_failed: u32::try_from(self.pick(&[0, 0, 1, 3])).unwrap_or(0),
             retry_lost: u32::try_from(self.pick(&[0, 3, 3, 10])).unwrap_or(3),
-            ..FailurePolicy::DEFAULT
+            ..FailurePolicy::default()
         };
         if policy.retry_failed == 3 {
             let grows = "memory=again*2,memory*1.5,max-memory=3000M";

@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{BrakeState, ControlKey, PolicyRow, ReleaseState};
+use model::control::{BrakeState, ControlKey, PolicyRow};
 use model::ids::{JobId, NodeId};
 use model::policy::Policy;
 use model::time::Span;
@@ -255,12 +255,12 @@ impl World {
     async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {
-            let Ok(before) = self.store.entry::<ReleaseState>(&ControlKey::Release(*kind)).await else { continue };
+            let Ok(before) = self.store.entry::<BrakeState>(&ControlKey::Release(*kind)).await else { continue };
             let Ok(held) = self.store.entry::<BrakeState>(&ControlKey::Brake(*kind)).await else { continue };
             if !held.holds_back(now) {
                 continue;
             }
-            let after = before.given(&held, None, Span::from_s(600), now);
+            let after = before.given(&held, Span::from_s(600), now);
             let _ = self.store.write_entry(&before, &after).await;
         }
     }

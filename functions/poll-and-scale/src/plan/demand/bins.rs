@@ -125,8 +125,9 @@ mod tests {
     use model::rng::Rng;
     use model::{Arch, Capacity, JobSpec, Machine, MachineKind, MachineNeed, Market, MarketNeed, Needs, Usd};
     use std::collections::BTreeSet;
+    use std::sync::LazyLock;
 
-    static X86: MachineKind = MachineKind::DEFAULT;
+    static X86: LazyLock<MachineKind> = LazyLock::new(MachineKind::default);
     static ARM: MachineKind =
         MachineKind { arch: Arch::Arm64, gpu_type: None, gpu_memory_gib: 0, labels: BTreeSet::new(), containers: true };
 
@@ -154,7 +155,7 @@ mod tests {
                 machine: Machine {
                     instance_type: self.of(&["a", "b"]),
                     market: self.of(&[Market::Spot, Market::OnDemand]),
-                    kind: self.of(&[&X86, &X86, &ARM]),
+                    kind: self.of(&[&*X86, &*X86, &ARM]),
                     default_arch: Arch::X86_64,
                 },
                 price_per_hour: Usd::ZERO,
@@ -180,7 +181,7 @@ mod tests {
                         instance_type: self.of(&[None, None, Some("a")]).map(str::to_owned),
                         market: self.of(&[None, None, Some(MarketNeed::Spot)]),
                         arch: self.of(&[None, None, None, Some(Arch::Arm64)]),
-                        ..MachineNeed::ANY
+                        ..MachineNeed::default()
                     },
                     ..Needs::default()
                 },

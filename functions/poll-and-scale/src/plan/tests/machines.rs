@@ -27,7 +27,7 @@ fn four(n: u32, usable: u32) -> NodeRecord {
             gpu_type: Some("a10g".into()),
             gpu_memory_gib: 24,
             labels: ["nvme".to_owned()].into(),
-            ..MachineKind::DEFAULT
+            ..MachineKind::default()
         };
         node.contact.health.gpus_usable = usable;
     }
@@ -221,7 +221,7 @@ fn what_no_size_is_leads_to_a_rejection_that_says_what_was_asked_for() {
     let asks = |machine: MachineNeed, gpus: u32| {
         given(json!({"size": sizes()})).job(5, |spec| (spec.needs.machine, spec.needs.gpus) = (machine, gpus))
     };
-    let any = || MachineNeed::ANY;
+    let any = || MachineNeed::default();
     let label = |label: &str| [label.to_owned()].into();
     for (machine, gpus) in [
         (MachineNeed { gpu_type: Some("A10G".into()), ..any() }, 1),

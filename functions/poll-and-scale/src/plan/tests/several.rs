@@ -373,7 +373,7 @@ fn every_caller_judges_a_size_by_its_ways() {
             let none = bare(json!({"max": 2}));
             let expected = none.seen.policy.size[0].markets(asked);
             let launches = if expected.is_empty() { vec![] } else { vec![expected.to_vec()] };
-            let need = model::MachineNeed { market: asked, ..model::MachineNeed::ANY };
+            let need = model::MachineNeed { market: asked, ..model::MachineNeed::default() };
             let what = format!("{market}, {fallback}, {asked:?}");
             let job = none.clone().job(0, |spec| spec.needs.machine = need.clone());
             assert_eq!(markets(&job), launches, "a job: {what}");

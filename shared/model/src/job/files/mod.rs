@@ -14,10 +14,9 @@
 mod pattern;
 
 pub use crate::enums::Form;
-use crate::ids::{AllocId, JobId};
 use crate::mistakes::{Mistakes, shown};
-use crate::stored::S3Place;
 use crate::text_form::text_form;
+use crate::{AllocId, BadText, JobId, S3Place};
 pub use pattern::{Matching, Pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,14 +98,6 @@ pub struct StoredOutput {
     pub content: Content,
     /// As in [`Output::to`].
     pub to: Option<S3Place>,
-}
-
-/// A text that is no content, no source and no output.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not {form}", shown(.text))]
-pub struct BadFile {
-    text: String,
-    form: &'static str,
 }
 
 impl Content {
@@ -227,9 +218,9 @@ pub(crate) fn some_of(wanted: &[Output], told: &[StoredOutput]) -> Vec<StoredOut
 }
 
 impl FromStr for Content {
-    type Err = BadFile;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadFile> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let read = || {
             let mut parts = text.splitn(3, ':');
             let (form, sha256, bytes) = (parts.next()?, parts.next()?, parts.next()?);
@@ -237,18 +228,18 @@ impl FromStr for Content {
             let content = Self::new(form, sha256, bytes.parse().ok().filter(|bytes| *bytes <= MAX_CONTENT_BYTES)?)?;
             (content.to_string() == text).then_some(content)
         };
-        let form = "a stored content: file:SHA256:BYTES, program:SHA256:BYTES or tree:SHA256:BYTES";
-        read().ok_or_else(|| BadFile { text: text.to_owned(), form })
+        let fault = "is not a stored content: file:SHA256:BYTES, program:SHA256:BYTES or tree:SHA256:BYTES";
+        read().ok_or_else(|| BadText::of(text, fault))
     }
 }
 
 impl FromStr for Source {
-    type Err = BadFile;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadFile> {
-        let form = "where an input comes from: file:SHA256:BYTES, program:SHA256:BYTES, tree:SHA256:BYTES, \
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        let fault = "is not where an input comes from: file:SHA256:BYTES, program:SHA256:BYTES, tree:SHA256:BYTES, \
                     s3://BUCKET/KEY or job:ID/MEMBER/PATH";
-        let bad = || BadFile { text: text.to_owned(), form };
+        let bad = || BadText::of(text, fault);
         if let Some(output) = text.strip_prefix("job:") {
             let mut parts = output.splitn(3, '/');
             let (Some(id), Some(member), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
@@ -266,13 +257,13 @@ impl FromStr for Source {
 }
 
 impl FromStr for Output {
-    type Err = BadFile;
+    type Err = BadText;
 
-    fn from_str(text: &str) -> Result<Self, BadFile> {
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let (path, to) = match text.split_once("=s3:") {
             None => (text, None),
             Some((path, rest)) => {
-                let bad = |_| BadFile { text: text.to_owned(), form: "an output: PATH or PATH=s3://BUCKET/KEY" };
+                let bad = |_| BadText::of(text, "is not an output: PATH or PATH=s3://BUCKET/KEY");
                 (path, Some(format!("s3:{rest}").parse().map_err(bad)?))
             }
         };

@@ -21,25 +21,17 @@
 //! poll-and-scale derives both in each run).
 //! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
-use crate::alloc_ids::AllocIds;
 use crate::amounts::Moment;
-use crate::elements::{Counts, Outcome, Results};
-use crate::end_cause::{EndCause, Ending, FREE_MOVES, Payer, last_line};
+use crate::elements::{Counts, Results};
+use crate::end_cause::{FREE_MOVES, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
-use crate::failure_policy::FailurePolicy;
-use crate::files::Checkpoint;
-use crate::ids::{AllocId, JobId, NodeId};
-use crate::machine::MachineNeed;
-use crate::mistakes::BadJob;
-use crate::needs::Needs;
-use crate::node::Version;
 use crate::retry::{Follows, Retry, RetryDecision};
-use crate::spec::JobSpec;
-use crate::standing::{JobSet, Standing};
-use crate::summary::{AllocSummary, JobSummary, counts_for};
-use crate::time::{Span, Time};
-use crate::tries::{JobTimes, Tries};
-use crate::work::{Environment, Work};
+use crate::standing::Standing;
+use crate::summary::counts_for;
+use crate::{
+    AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Version, Work,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -1,14 +1,8 @@
 use super::*;
-use crate::alloc::Alloc;
-use crate::alloc_ids::AllocIds;
-use crate::elements::Pack;
-use crate::end_cause::RunReport;
 use crate::enums::{AfterEnd, MarketNeed};
-use crate::files::{Content, Form};
+use crate::files::Form;
 use crate::fixtures::{self, at};
-use crate::needs::Needs;
-use crate::ranges::Ranges;
-use crate::usage::Usage;
+use crate::{Alloc, AllocIds, Content, Needs, Pack, Ranges, RunReport, Usage};
 
 const KEEP: Span = Span::from_s(7 * 86_400);
 
@@ -356,7 +350,7 @@ fn left(job: &Job) -> String {
 fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
     let mut spec = JobSpec::running(["true"]);
     spec.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
-    spec.failure_policy = FailurePolicy { retry_failed: 1, retry_lost: 1, ..FailurePolicy::DEFAULT };
+    spec.failure_policy = FailurePolicy { retry_failed: 1, retry_lost: 1, ..FailurePolicy::default() };
     let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
     let end = |job: &Job, alloc: &AllocSummary, ending: &Ending| {
         job.after_end(alloc, ending, &[], JobSet::Leaves, KEEP.into(), at(5))

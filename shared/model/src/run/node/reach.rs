@@ -10,7 +10,7 @@
 //! Does not: try anything. The agents tell what their jobs got.
 
 use super::NodeRecord;
-use crate::time::Time;
+use crate::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The services that nodes which are heard have reached lately.

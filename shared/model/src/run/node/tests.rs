@@ -1,7 +1,7 @@
 //! Tests of the node record.
 
 use super::*;
-use crate::end_cause::EndCause;
+use crate::EndCause;
 use crate::enums::{Intent, Market, NodeStatus};
 use crate::fixtures::{self, at};
 

@@ -8,14 +8,10 @@ use super::{
     Contact, InUse, LAUNCH_CLAIM, LONGEST_UPTIME_MS, Life, NodeRecord, NodeState, NotPossible, Offering, ShuttingDown,
     Version,
 };
-use crate::alloc_ids::AllocIds;
-use crate::batch::Batch;
 use crate::enums::{Intent, NodeStatus};
 use crate::error_chain::short_reason;
-use crate::ids::{AllocId, NodeId, Slot};
-use crate::instance::NewInstance;
-use crate::time::Time;
 use crate::wire::Heartbeat;
+use crate::{AllocId, AllocIds, Batch, NewInstance, NodeId, Slot, Time};
 use std::collections::BTreeMap;
 
 /// A new life of a slot, and its launch call.

@@ -3,17 +3,12 @@
 //! Guarantees: each state holds only the data of that state; the rules for "takes work" and "may update allocs" are only here.
 //! Does not: change anything; `transitions` does.
 
-use crate::alloc_ids::AllocIds;
-use crate::batch::Batch;
-use crate::end_cause::{EndCause, Ending};
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
-use crate::ids::{AllocId, NodeId, Slot};
-use crate::instance::NewInstance;
-use crate::machine::{Capacity, MachineKind};
-use crate::money::Usd;
-use crate::reservation::Reserved;
-use crate::time::{Span, Time};
 use crate::wire::NodeHealth;
+use crate::{
+    AllocId, AllocIds, Batch, Capacity, EndCause, Ending, MachineKind, NewInstance, NodeId, Reserved, Slot, Span, Time,
+    Usd,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;

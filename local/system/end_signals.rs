@@ -1,4 +1,4 @@
-//! The signals that end the program.
+//! The signals that end the local system.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
