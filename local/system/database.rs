@@ -99,7 +99,7 @@ pub(super) async fn store_policy(store: &Store, given: Option<Policy>) -> anyhow
         (None, Err(_)) => Policy::from_toml(POLICY_TOML).context("the built-in policy is not valid")?,
     };
     let before = control.policy;
-    let written = store.write(before.as_ref(), &PolicyRow::new(&policy), Vec::new()).await;
+    let written = store.write(before.as_ref(), &PolicyRow::of_policy(&policy), Vec::new()).await;
     written.context("the policy was not stored")?;
     Ok(policy)
 }

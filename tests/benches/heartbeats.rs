@@ -94,7 +94,7 @@ async fn database(nodes: u32) -> (String, Store, Policy) {
     document["nodes"] = json!({"max": nodes, "min": nodes});
     document["heartbeat"]["idle_s"] = json!(60);
     let policy = Policy::from_json(&document).unwrap();
-    store.write(None, &model::control::PolicyRow::new(&policy), Vec::new()).await.unwrap();
+    store.write(None, &model::control::PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
     (url, store, policy)
 }
 
@@ -200,7 +200,7 @@ impl Db for Steady {
     async fn get_many(&self, _: &[Key]) -> Result<Vec<Row>, DbError> {
         let mut document = example_json();
         document["heartbeat"]["idle_s"] = json!(60);
-        let policy = model::control::PolicyRow::new(&Policy::from_json(&document).unwrap());
+        let policy = model::control::PolicyRow::of_policy(&Policy::from_json(&document).unwrap());
         Ok(vec![store::row(&policy).into()])
     }
     async fn query(&self, _: &Query, _: Option<PageKey>) -> Result<Page, DbError> {

@@ -176,7 +176,7 @@ async fn set_policy(store: &Store) {
     let mut document = example_json();
     document["sweep"] = json!({"cap_min": 1_000_000});
     let policy = Policy::from_json(&document).unwrap();
-    store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
+    store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
 }
 
 /// One node whose handles all have rows, and then the same node after all rows were lost: each handle gets a row, is

@@ -17,7 +17,7 @@ use crate::meter::{Meter, Metered, cpu_ms, peak_mib};
 use cloud::Ec2;
 use futures::StreamExt;
 use model::cloud::Cloud;
-use model::control::RunRow;
+use model::control::{RunNote, RunRow};
 use model::fixtures::{self, at};
 use model::functions::POLL_AND_SCALE;
 use model::ids::{AllocId, ClusterName, JobId, Ulid};
@@ -101,12 +101,13 @@ async fn node(cloud: &Ec2, policy: &Policy, n: u32) -> NodeRecord {
 
 async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Policy) {
     let store = &Store::new(Arc::new(dynamo.clone()));
-    let row = model::control::PolicyRow::new(policy);
+    let row = model::control::PolicyRow::of_policy(policy);
     store.write(None, &row, Vec::new()).await.unwrap();
     let nodes = if case == "queue" { QUEUE_NODES } else { size };
     if !matches!(case, "launch" | "orphans") {
         // The last run has counted the nodes.
-        let run = RunRow { in_use: Some(nodes.into()), ..RunRow::new(POLL_AND_SCALE.name) };
+        let run = RunNote { in_use: Some(nodes.into()), ..RunNote::default() };
+        let run = RunRow::of_function(POLL_AND_SCALE.name).with(run);
         store.write(None, &run, Vec::new()).await.unwrap();
     }
     let job = |n: u32| {

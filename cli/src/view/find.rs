@@ -14,7 +14,7 @@ use crate::console::Cluster;
 use crate::console::show::{one_line, several};
 use anyhow::bail;
 use model::array::MAX_ARRAY;
-use model::{AllocId, Array, Job, JobId, JobSummary, NodeId, NodeRecord, NodeState, Ranges, Slot};
+use model::{AllocId, Array, Job, JobId, JobSummary, NodeId, NodeRecord, Ranges, Slot};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{DbError, Store};
@@ -264,7 +264,7 @@ impl<'a> Finder<'a> {
         let fits = |record: &&NodeRecord| {
             let life = record.life();
             let is_long = text.len() >= SHORTEST;
-            let node = node_of(record).is_some_and(|node| is_long && node.to_string().contains(&upper));
+            let node = record.latest_node_id().is_some_and(|node| is_long && node.to_string().contains(&upper));
             let instance = life.and_then(|l| l.instance_id.as_deref()).is_some_and(|i| is_long && i.contains(&lower));
             node || instance || life.and_then(|l| l.address.as_deref()) == Some(text)
         };
@@ -297,14 +297,6 @@ pub(crate) fn no_job(id: JobId) -> anyhow::Error {
 
 pub(crate) fn no_node(slot: Slot) -> anyhow::Error {
     anyhow::anyhow!("slot {slot} has never had a node: `nodekeeper nodes --all` lists the slots that have had one")
-}
-
-/// The current node of a slot, or else its last one.
-pub(crate) fn node_of(record: &NodeRecord) -> Option<NodeId> {
-    match &record.state {
-        NodeState::Cleaned { last_node_id } => *last_node_id,
-        _ => record.node_id(),
-    }
 }
 
 /// The text without the prefix that events put before an id.

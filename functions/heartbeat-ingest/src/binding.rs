@@ -46,7 +46,7 @@ fn node_of(batch: &Batch, instance_id: &str, records: &[NodeRecord]) -> Result<N
         };
         newest.is_some_and(|node_id| node_id.ulid() >= batch.ulid())
     };
-    let is_whole = records.len() == batch.len() && records.iter().all(is_as_new);
+    let is_whole = records.len() == batch.slots().len() && records.iter().all(is_as_new);
     if !is_whole || lives().any(|life| life.instance_id.is_none()) {
         let message = format!("no record names instance {instance_id} yet: try again");
         return Err(HttpError::new(ErrorCode::Busy, message));

@@ -57,7 +57,7 @@ pub(crate) use run::{alloc_ids, instance, job_record};
 pub use action::{Describe, EventPolicy, Plan};
 pub use alloc::{Alloc, ReportOutcome, ResolvedCopy};
 pub use alloc_ids::AllocIds;
-pub use array::{Array, ArrayLimit};
+pub use array::Array;
 pub use auth::NodeKey;
 pub use batch::Batch;
 pub use brake::BrakeChange;

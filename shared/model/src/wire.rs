@@ -173,7 +173,6 @@ pub struct HeartbeatAnswer {
     /// When to call again, in seconds, jitter included.
     pub next_heartbeat_s: f64,
     /// The longest wait after a heartbeat that failed, in seconds.
-    #[serde(default = "longest_retry_s")]
     pub retry_s: f64,
     /// The uptime of the machine, in milliseconds, until which its heartbeats may only ask. `None`: the next heartbeat renews the lease.
     pub ask_until_ms: Option<u64>,
@@ -207,10 +206,6 @@ pub struct OrderList {
 /// The shortest and the longest `retry_s`.
 pub const SHORTEST_RETRY_S: f64 = 2.0;
 pub const LONGEST_RETRY_S: f64 = 30.0;
-
-const fn longest_retry_s() -> f64 {
-    LONGEST_RETRY_S
-}
 
 /// How long an agent with this `retry_s` waits for the answer to a heartbeat, in seconds.
 pub const fn heartbeat_timeout_s(retry_s: f64) -> f64 {

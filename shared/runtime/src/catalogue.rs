@@ -101,7 +101,7 @@ fn keep_wanted(
     mut zones: BTreeMap<String, BTreeSet<String>>,
 ) {
     let is_taken = |name: &str, facts: &TypeFacts| {
-        policy.several.iter().any(|size| size.requirements.lacks(name, size.kind.arch, facts).is_none())
+        policy.several.iter().any(|size| size.requirements.lacks(name, size.arch, facts).is_none())
     };
     let mut taken: Vec<(String, TypeFacts)> = types.into_iter().filter(|(name, facts)| is_taken(name, facts)).collect();
     taken.sort_by(|(a, of_a), (b, of_b)| (of_a.vcpus, of_a.memory_mib, a).cmp(&(of_b.vcpus, of_b.memory_mib, b)));
@@ -254,7 +254,7 @@ fn too_small_quota(policy: &Policy, size: &Size) -> Option<String> {
 
 /// Stores a catalogue in place of the one in `control`.
 pub async fn keep(store: &Store, control: &Control, catalogue: &Catalogue) -> Result<(), WriteError> {
-    let row = CatalogueRow::new(catalogue);
+    let row = CatalogueRow::of_catalogue(catalogue);
     let is_unreadable = |key: &str| control.unreadable.iter().any(|entry| entry.key == key);
     if control.catalogue.is_none() && is_unreadable(&ControlKey::Catalogue.to_string()) {
         return store.replace_unreadable(&row).await.map(drop);
@@ -395,7 +395,7 @@ mod tests {
         let (read, _) = all(&told, &policy(1), &Catalogue::default(), 0).await;
         assert_eq!((read.types.len(), read.left_out), (MAX_TYPES, 50));
         assert!(read.types.contains_key("m400.large") && !read.types.contains_key("m401.large"));
-        let bytes = CatalogueRow::new(&read).document.len();
+        let bytes = CatalogueRow::of_catalogue(&read).document.len();
         assert!(bytes < 300_000, "{bytes}");
     }
 }

@@ -21,7 +21,7 @@ use futures::{FutureExt, StreamExt};
 use model::ActionName;
 use model::action::{Describe, EventPolicy, Plan, Planned};
 use model::brake::BrakeChange;
-use model::control::{ControlKey, ListPlace, RunRow};
+use model::control::{ControlKey, ListPlace, RunNote, RunRow};
 use model::events::{Event, Subject};
 use model::functions::{Function, POLL_AND_SCALE};
 use model::reason::Reason;
@@ -282,7 +282,7 @@ impl<'a> Run<'a> {
         let after = RunRow::after(name, before, self.observed.observed_at, self.clock.elapsed(), tally(answers));
         let in_use = (self.function == POLL_AND_SCALE).then(|| self.observed.in_use() as u64).or(after.in_use);
         let list = listing::note(self.function, self.observed, listing::terminated(answers), self.now());
-        self.store.write_run(before, &RunRow { in_use, list, ..after }).await;
+        self.store.write_run(before, &after.with(RunNote { in_use, list, ..after.entry.clone() })).await;
     }
 }
 

@@ -368,7 +368,7 @@ async fn a_node_of_a_batch_is_claimed_by_no_caller() {
     let records = async || world.look.nodes().await.unwrap();
     let before = records().await;
     let batch = before[1].life().unwrap().batch.clone().unwrap();
-    assert_eq!(batch.len(), 3);
+    assert_eq!(batch.slots().len(), 3);
     let node = batch.nodes().nth(1).unwrap();
     let token = "5a".repeat(32).parse::<NodeKey>().unwrap().token(&world.cluster, node);
     let register = async |instance_id: &str| {

@@ -54,7 +54,7 @@ impl Bench {
         let mut policy = example_json();
         policy["jobs"] = serde_json::json!({"roles": [ROLE]});
         let policy = Policy::from_json(&policy).unwrap();
-        store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
+        store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
         let node_id: NodeId = NODE.parse().unwrap();
         let life = NewLife { node_id, ..new_life(0) };
         let new = NodeRecord::assign(slot(0), None, life, at(0), "an example").unwrap();

@@ -215,7 +215,7 @@ async fn state(seed: u64) -> (Store, Ec2) {
     let draw = Draw(Rng::seeded(seed));
     let store = Store::with_rng(Arc::new(Plain::new()), Rng::seeded(seed));
     let policy = Policy::from_json(&draw.policy()).unwrap();
-    store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
+    store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
     let ec2 = Ec2::default();
     let nodes: Vec<NodeRecord> =
         (0..policy.nodes.max + 1).filter(|_| draw.is(0.5)).map(|n| draw.node(n, &policy)).collect();

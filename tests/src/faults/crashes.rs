@@ -149,7 +149,10 @@ async fn launched_once(world: &World, case: &str) {
         *launched.entry(&instance.tags["nodekeeper:batch"]).or_default() += 1;
     }
     for (batch, count) in launched {
-        assert!(count <= batch.parse::<Batch>().unwrap().len(), "{case}: more instances than nodes: {instances:?}");
+        assert!(
+            count <= batch.parse::<Batch>().unwrap().slots().len(),
+            "{case}: more instances than nodes: {instances:?}"
+        );
     }
     let events = world.look.events().await.unwrap();
     let orphans: Vec<_> = events.iter().filter(|e| e.action == ActionName::TerminateOrphan.as_str()).collect();

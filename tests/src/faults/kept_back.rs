@@ -62,7 +62,7 @@ impl Cloud for Ec2 {
 
 async fn tables() -> Store {
     let store = Store::new(Arc::new(Plain::new()));
-    let policy = PolicyRow::new(&Policy::from_json(&example_json()).unwrap());
+    let policy = PolicyRow::of_policy(&Policy::from_json(&example_json()).unwrap());
     store.write(None, &policy, Vec::new()).await.unwrap();
     store
 }

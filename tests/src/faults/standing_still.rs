@@ -158,7 +158,8 @@ async fn a_function_that_fails_says_why_until_it_succeeds_again() {
         world.run(function).await.unwrap();
         let line = world.status_of(function).await;
         assert!(line.starts_with("ok"), "{line}");
-        assert_eq!((row(&world).await.error, row(&world).await.failing_since_at), (None, None));
+        let row = row(&world).await;
+        assert_eq!((&row.error, row.failing_since_at), (&None, None));
     }
 }
 

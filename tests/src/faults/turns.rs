@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::control::{PolicyRow, RunRow};
+use model::control::{PolicyRow, RunNote};
 use model::fixtures::at;
 use model::launch::{LaunchRequest, LaunchSettings};
 use model::policy::{Policy, example_json};
@@ -54,7 +54,7 @@ impl Bench {
         let mut policy = example_json();
         policy["poll"] = poll;
         let policy = Policy::from_json(&policy).unwrap();
-        store.write(None, &PolicyRow::new(&policy), Vec::new()).await.unwrap();
+        store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
         Self { store, began: tokio::time::Instant::now() }
     }
 
@@ -146,7 +146,7 @@ async fn the_gap_grows_with_the_fleet_and_no_run_waits_for_longer_than_its_time(
         bench.submit().await;
         assert_eq!(bench.event(0).await, Some(0.0));
         let before = bench.store.ingest_control().await.unwrap().runs["poll-and-scale"].clone();
-        let after = RunRow { in_use: Some(in_use), ..before.clone() };
+        let after = before.with(RunNote { in_use: Some(in_use), ..before.entry.clone() });
         bench.store.write(Some(&before), &after, Vec::new()).await.unwrap();
         assert_eq!(bench.event(1).await, Some(begins_s));
     }

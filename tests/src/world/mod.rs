@@ -16,7 +16,7 @@ use grant_credentials::sts::{AssumeRole, Sts, StsError};
 use model::auth::NodeKey;
 use model::batch::Batch;
 use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
-use model::control::PolicyRow;
+use model::control::{Document, PolicyRow};
 use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::ids::{AllocId, ClusterName, NodeId};
 use model::launch::LaunchSettings;
@@ -419,7 +419,7 @@ pub fn invariant_one_live_instance_per_node(instances: &[ec2_stand_in::Ec2Instan
         *live.entry(owner.map_or("", String::as_str)).or_default() += 1;
     }
     for (owner, count) in live {
-        let most = owner.parse::<Batch>().map_or(1, |batch| batch.len());
+        let most = owner.parse::<Batch>().map_or(1, |batch| batch.slots().len());
         assert!(count <= most, "{owner} has {count} live instances");
     }
 }
@@ -464,8 +464,8 @@ pub async fn set_policy(store: &Store, policy: &Policy) {
     let document = policy.to_json().to_string();
     let old = store.control().await.unwrap().policy;
     let row = match &old {
-        Some(old) => PolicyRow { document, ..old.clone() },
-        None => PolicyRow::new(policy),
+        Some(old) => old.with(Document { document }),
+        None => PolicyRow::of_policy(policy),
     };
     store.write(old.as_ref(), &row, Vec::new()).await.unwrap();
 }

@@ -13,6 +13,7 @@ use crate::view::{NextRun, next};
 use anyhow::bail;
 use clap::{ArgGroup, Args, Subcommand};
 use model::control::{DemandNeed, DemandSet};
+use model::names::is_plain_name;
 use model::{ActionName, Capacity, ControlKey, SetNote, Span, Subject, Time};
 use serde_json::{Value, json};
 
@@ -112,7 +113,7 @@ impl SetArgs {
     fn need(&self) -> Result<DemandNeed, UsageError> {
         let (shortest, longest) = DemandSet::LASTS;
         let mut wrong = Vec::new();
-        if !DemandSet::is_name(&self.name) {
+        if !is_plain_name(&self.name) {
             wrong.push(format!("{:?} cannot be the name of a set: 1 to 64 letters, digits, '-', '_', '.'", self.name));
         }
         if self.count > DemandSet::MAX_COUNT {
@@ -230,7 +231,7 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
 }
 
 async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
-    if !DemandSet::is_name(&args.name) {
+    if !is_plain_name(&args.name) {
         bail!(UsageError(format!("{:?} cannot be the name of a set", args.name)));
     }
     let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());

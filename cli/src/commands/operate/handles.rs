@@ -8,7 +8,7 @@ use crate::changes::operate::{BY_OPERATOR, record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Exit, UsageError};
-use crate::view::find::{Finder, no_node, node_of, short_alloc};
+use crate::view::find::{Finder, no_node, short_alloc};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use model::auth::hex;
@@ -71,7 +71,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
-    let listed = match node_of(&record) {
+    let listed = match record.latest_node_id() {
         Some(node) => cluster.store.handles_of(node).await?,
         None => Listed::default(),
     };
@@ -112,7 +112,8 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
-    let node = cluster.store.node(slot).await?.as_ref().and_then(node_of).ok_or_else(|| no_node(slot))?;
+    let node =
+        cluster.store.node(slot).await?.as_ref().and_then(NodeRecord::latest_node_id).ok_or_else(|| no_node(slot))?;
     let (name, wanted) = (show::one_line(&args.handle), !args.undo);
     let changed = retried(async || {
         // For a handle without a row, `record` is the node record that has its alloc as live.

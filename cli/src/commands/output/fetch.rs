@@ -31,7 +31,7 @@ const ALL: &str = ".";
 #[derive(Args, Clone, Debug)]
 pub struct FetchArgs {
     /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
-    pub(in crate::commands) job: String,
+    pub(crate) job: String,
     /// Only this output, as --out named it, or the folder of --keep; `.` is all outputs, and the folder if the job has not completed
     #[arg(default_value = ".")]
     path: String,
@@ -57,13 +57,13 @@ struct Kept {
 }
 
 /// What is stored about some jobs, from one look at all of them.
-pub(in crate::commands) struct FetchRows {
+pub(crate) struct FetchRows {
     control: Control,
     jobs: BTreeMap<JobId, (Job, Vec<Alloc>)>,
 }
 
 impl FetchRows {
-    pub(in crate::commands) async fn read(
+    pub(crate) async fn read(
         cluster: &Cluster,
         err: &mut dyn Write,
         ids: impl IntoIterator<Item = JobId>,
@@ -102,7 +102,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &FetchArgs) -> anyhow::
 }
 
 /// Gets the outputs of the jobs that are meant, which are among the stored ones.
-pub(in crate::commands) async fn fetch(
+pub(crate) async fn fetch(
     context: &mut Context<'_>,
     cluster: &Cluster,
     args: &FetchArgs,

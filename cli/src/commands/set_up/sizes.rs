@@ -10,7 +10,7 @@ use clap::Args;
 use model::machine::memory;
 use model::policy::{Fallback, Size};
 use model::quotas::{self, QuotaUse, quota_of};
-use model::{Catalogue, CataloguePart, Market, Usd};
+use model::{Catalogue, CataloguePart, Market, Policy, Usd};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};

@@ -125,7 +125,7 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
         rows.field("failed elements", (counts.failed > 0).then(|| job.elements.results.failures()));
     }
     rows.field("needs", Some(needs(summary)));
-    let limit = summary.array_limit.map(|limit| format!("{} of its array placed at the same time", limit.number()));
+    let limit = summary.array_limit.map(|limit| format!("{limit} of its array placed at the same time"));
     rows.field("at most", limit);
     let after = summary.after.iter().map(|(id, end)| match end {
         AfterEnd::Success => format!("{id} (must be complete)"),

@@ -3,15 +3,16 @@
 //! Guarantees: the numbers are in order, and each is there once.
 //! Does not: know what an array is, or how many jobs it may have.
 
+use model::Ranges;
 use model::array::MAX_ARRAY;
-use model::{ArrayLimit, Ranges};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 /// The numbers of an array, and how many of its jobs may be placed at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) indexes: Ranges,
-    pub(crate) limit: Option<ArrayLimit>,
+    pub(crate) limit: Option<NonZeroU32>,
 }
 
 impl FromStr for Numbers {
@@ -22,7 +23,6 @@ impl FromStr for Numbers {
             None => (text, None),
             Some((numbers, limit)) => {
                 let limit = limit.parse().ok().filter(|_| limit.bytes().all(|b| b.is_ascii_digit()));
-                let limit = limit.and_then(ArrayLimit::new);
                 (numbers, Some(limit.ok_or("the limit behind % must be a number of at least 1")?))
             }
         };
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn numbers_are_ranges_and_a_limit() {
         let of = |text: &str| text.parse::<Numbers>().unwrap();
-        assert_eq!(of("0-3%2"), Numbers { indexes: Ranges::of(0, 3), limit: ArrayLimit::new(2) });
+        assert_eq!(of("0-3%2"), Numbers { indexes: Ranges::of(0, 3), limit: NonZeroU32::new(2) });
         assert_eq!(of("7,1,3-5,4"), Numbers { indexes: [1, 3, 4, 5, 7].into_iter().collect(), limit: None });
         assert_eq!(of("0-16777215").indexes.count(), 1 << 24);
         for bad in ["", "a", "3-1", "0-3%0", "0-3%", "0-3%x", "0-3%+1", "16777216", "0-4294967295"] {

@@ -133,7 +133,8 @@ async fn status_says_what_is_wrong_and_what_to_do() {
 
     let world = World::with_policy().await;
     for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
-        let run = RunRow { started_at: at(980), last_success_at: Some(at(980)), actions: 2, ..RunRow::new(function) };
+        let run = RunNote { started_at: at(980), last_success_at: Some(at(980)), actions: 2, ..RunNote::default() };
+        let run = RunRow::of_function(function).with(run);
         world.store().write(None, &run, Vec::new()).await.unwrap();
     }
     world.put_job(1).await;
@@ -240,10 +241,9 @@ async fn a_node_that_takes_no_work_is_reported_as_wrong() {
 #[tokio::test]
 async fn an_overdue_function_is_reported_as_wrong() {
     let world = World::with_policy().await;
-    let row = |function: &str, success: i64| RunRow {
-        last_success_at: Some(at(success)),
-        error: Some("no\nway".into()),
-        ..RunRow::new(function)
+    let row = |function: &str, success: i64| {
+        let (last_success_at, error) = (Some(at(success)), Some("no\nway".into()));
+        RunRow::of_function(function).with(RunNote { last_success_at, error, ..RunNote::default() })
     };
     // The limit is five periods: 5 minutes for the first two functions, 25 minutes for clean-stale-records. Only the
     // first success is too old.

@@ -55,7 +55,7 @@ async fn the_jobs_of_an_array_have_their_numbers_and_its_limit() {
     let mut indexes = Vec::new();
     for id in out.lines() {
         let job = world.store().job(id.parse().unwrap()).await.unwrap().unwrap();
-        assert_eq!(job.summary.array_limit, model::array::ArrayLimit::new(2));
+        assert_eq!(job.summary.array_limit, std::num::NonZeroU32::new(2));
         assert_eq!((job.env["A"].as_str(), job.env["NODEKEEPER_ARRAY_COUNT"].as_str()), ("1", "4"));
         assert_eq!(
             id,

@@ -27,7 +27,7 @@ use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use clap::Parser;
-use model::control::{BrakeEntry, BrakeState, Entry, EntryRow, FailedStarts, LaunchWait, RunRow};
+use model::control::{BrakeEntry, BrakeState, Entry, EntryRow, FailedStarts, LaunchWait, RunNote, RunRow};
 use model::fixtures::{self, FixedOffers, at};
 use model::{
     Alloc, ClientStatus, Cloud, CloudError, ControlKey, Ending, Event, Handle, HandleKind, HandleState, Instance,
@@ -101,7 +101,13 @@ struct Watched {
 
 impl Watched {
     fn new(db: Dynamo) -> Self {
-        Self { db, before_write: Box::new(|_| None), denies: None, reads: Arc::default(), loses: AtomicUsize::default() }
+        Self {
+            db,
+            before_write: Box::new(|_| None),
+            denies: None,
+            reads: Arc::default(),
+            loses: AtomicUsize::default(),
+        }
     }
 
     /// A store with a concurrent writer, which makes one of these writes before each write of the command.

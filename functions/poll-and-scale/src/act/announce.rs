@@ -6,8 +6,7 @@
 
 use super::acting::Acting;
 use crate::plan::FleetPlan;
-use model::announced::AnnouncedRow;
-use model::control::ControlKey;
+use model::control::{AnnouncedRow, ControlKey};
 use model::events::Event;
 use model::explain::Waiting;
 use model::reason::Reason;
@@ -47,7 +46,7 @@ impl Acting<'_> {
         let key = ControlKey::Announced.to_string();
         if before.is_none() && self.run.observed.control.unreadable.iter().any(|entry| entry.key == key) {
             // The row only says what was announced. While it is unreadable, nothing could be announced, so an empty one replaces it.
-            if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::default()).await {
+            if let Err(error) = self.run.store.replace_unreadable(&AnnouncedRow::new(&ControlKey::Announced)).await {
                 tracing::warn!(%error, "the unreadable row of what was announced could not be replaced");
             }
             return;
@@ -55,7 +54,7 @@ impl Acting<'_> {
         // A run reads only a part of the jobs that follow others or are put off, so what was announced of the rest would be forgotten and
         // announced again. The command that submitted such a job has said what it waits for.
         let queue = self.run.observed.jobs.iter().filter(|job| !job.is_ineligible()).map(|job| job.job_id);
-        let told = before.cloned().unwrap_or_default();
+        let told = before.cloned().unwrap_or_else(|| AnnouncedRow::new(&ControlKey::Announced));
         let (news, after): (_, AnnouncedRow) = told.news(&plan.explained, queue);
         if after == told || !self.run.may_begin() {
             return;

@@ -319,7 +319,7 @@ impl Acting<'_> {
     /// Binds each record to an instance, and frees the slots without one.
     async fn settle(&self, records: &[NodeRecord], answer: &LaunchAnswer) -> LaunchResults {
         let Some(life) = records.first().and_then(NodeRecord::life) else { return LaunchResults::new() };
-        let asked = life.batch.as_ref().map_or(1, Batch::len);
+        let asked = life.batch.as_ref().map_or(1, |batch| batch.slots().len());
         let few = Refusal::short(format!("EC2 launched {} of the {asked} instances", answer.instances.len()));
         let few = LaunchError::from(few);
         let slots: Vec<Slot> = records.iter().map(|record| record.slot).collect();

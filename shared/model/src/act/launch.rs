@@ -107,7 +107,7 @@ impl LaunchRequest {
             Launched::Batch(batch) | Launched::Whole(batch) => {
                 tags.insert(BATCH_TAG.into(), batch.to_string());
                 tags.insert("Name".into(), cluster.to_string());
-                (None, Some(batch.clone()), batch.len())
+                (None, Some(batch.clone()), batch.slots().len())
             }
         };
         let token = |id| settings.key.as_ref().map(|key| key.token(cluster, id));

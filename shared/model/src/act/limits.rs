@@ -320,7 +320,7 @@ mod tests {
 
     /// The control table of version 1 of a policy, after these refusals at these times.
     fn after(refusals: &[(&LaunchError, i64)]) -> Control {
-        let row = PolicyRow { version: Version::UNWRITTEN.next(), ..PolicyRow::new(&policy()) };
+        let row = PolicyRow { version: Version::UNWRITTEN.next(), ..PolicyRow::of_policy(&policy()) };
         let mut control = Control::default();
         control.policy = Some(row);
         for (error, s) in refusals {

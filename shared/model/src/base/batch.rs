@@ -54,15 +54,6 @@ impl Batch {
         self.slots.iter().map(|slot| NodeId::new(*slot, self.ulid))
     }
 
-    pub const fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Always `false`: a batch has at least one node.
-    pub const fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     /// The ULID in the text form of a batch. The rest of the text is not read.
     pub fn ulid_in(text: &str) -> Option<Ulid> {
         only_spelling(text.split_once(':')?.0)
@@ -152,7 +143,7 @@ mod tests {
     fn a_batch_takes_as_many_of_the_lowest_slots_as_a_call_and_a_tag_can_have() {
         assert_eq!(of((0..500).rev()).to_string(), format!("{ULID}:0-98"));
         let scattered = of((0..99).map(|n| 5000 + 2 * n));
-        assert!(scattered.len() < 99 && scattered.to_string().len() <= 256, "{scattered}");
+        assert!(scattered.slots().len() < 99 && scattered.to_string().len() <= 256, "{scattered}");
         assert!(scattered.to_string().len() > 256 - 6, "one more would fit: {scattered}");
         assert_eq!(scattered.slots()[0], slot(5000));
         assert_eq!(Batch::of_lowest(ULID.parse().unwrap(), Vec::new()), None);

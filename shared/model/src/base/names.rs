@@ -100,6 +100,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_are_short_and_plain() {
+        for good in ["a", "ci-builds_2.x", &"x".repeat(64)] {
+            assert!(is_plain_name(good), "{good}");
+        }
+        for bad in ["", "a b", "a#b", "é", &"x".repeat(65)] {
+            assert!(!is_plain_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_star_is_any_text() {
         for (pattern, text, is_match) in [
             ("m7a.large", "m7a.large", true),

@@ -5,11 +5,10 @@
 //! it begins to bind. One run writes few events, and the next runs write the rest.
 //! Does not: hold anything that a decision needs. If the row is lost, events are repeated.
 
-use super::key::ControlKey;
+use super::{AnnouncedRow, Announcements};
 use crate::enums::ActionName;
-use crate::{Explanation, JobId, Reason, Subject, Version, Waiting};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{Explanation, JobId, Reason, Subject, Waiting};
+use std::collections::BTreeSet;
 
 /// How many waiting jobs are remembered, from the head of the queue on. The row then has about 6 KiB.
 const REMEMBERED: usize = 100;
@@ -17,24 +16,6 @@ const REMEMBERED: usize = 100;
 const ROWS: usize = 1000;
 /// The most events of one run.
 const NEWS: usize = 20;
-
-/// The row `announced` of the control table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnnouncedRow {
-    /// `announced`.
-    pub key: String,
-    /// Raised by every write.
-    pub version: Version,
-    /// The words of the reasons that were told for each job.
-    #[serde(default)]
-    pub jobs: BTreeMap<JobId, String>,
-    /// The limits that apply and that no entry shows: see [`Reason::key`].
-    #[serde(default)]
-    pub caps: BTreeSet<String>,
-    /// The subjects of the rows that contradict the contract.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub rows: BTreeSet<String>,
-}
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,18 +25,10 @@ pub struct News {
     pub reason: String,
 }
 
-impl Default for AnnouncedRow {
-    /// The row before anything was announced.
-    fn default() -> Self {
-        let key = ControlKey::Announced.to_string();
-        Self { key, version: Version::UNWRITTEN, jobs: BTreeMap::new(), caps: BTreeSet::new(), rows: BTreeSet::new() }
-    }
-}
-
 impl AnnouncedRow {
     /// The news of this explanation, and the row after they were announced. `queue` has the jobs in the order of the queue.
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
-        let mut after = Self { key: self.key.clone(), version: self.version, ..Self::default() };
+        let mut after = Announcements::default();
         let mut news = Vec::new();
         let row_of = |subject: &Subject, reason: &Reason| {
             // Entries of the control table have no subject of their own.
@@ -90,7 +63,7 @@ impl AnnouncedRow {
             }
             after.jobs.insert(id, words);
         }
-        (news, after)
+        (news, self.with(after))
     }
 }
 
@@ -107,6 +80,7 @@ fn is_expected(told: Option<&String>, words: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::ControlKey;
     use crate::fixtures;
     use crate::summary::JobSummary;
 
@@ -128,7 +102,7 @@ mod tests {
         let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
         let mut explained = Explanation::default();
         explained.limits(&size("small"));
-        let (news, told) = AnnouncedRow::default().news(&explained, std::iter::empty());
+        let (news, told) = AnnouncedRow::new(&ControlKey::Announced).news(&explained, std::iter::empty());
         assert_eq!(news.len(), 1);
         explained.limits(&size("large"));
         explained.rows.push((Subject::Cluster, Reason::RowInvalid { what: "it is there twice".into() }));
@@ -145,7 +119,7 @@ mod tests {
             let row = Reason::RowInvalid { what: "it is there twice".into() };
             explained.rows.push((Subject::Slot(fixtures::slot(n)), row));
         }
-        let (mut told, mut all, mut numbers) = (AnnouncedRow::default(), BTreeSet::new(), Vec::new());
+        let (mut told, mut all, mut numbers) = (AnnouncedRow::new(&ControlKey::Announced), BTreeSet::new(), Vec::new());
         for _ in 0..4 {
             let (news, after) = told.news(&explained, std::iter::empty());
             numbers.push(news.len());
@@ -160,7 +134,7 @@ mod tests {
         let jobs = jobs(50);
         let ids = || jobs.iter().map(|j| j.job_id);
         let max = explained(&jobs, &Reason::NodesMax { max: 6, there: 6 });
-        let mut told = AnnouncedRow::default();
+        let mut told = AnnouncedRow::new(&ControlKey::Announced);
         let mut numbers = Vec::new();
         for _ in 0..4 {
             let (news, after) = told.news(&max, ids());

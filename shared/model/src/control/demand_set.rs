@@ -6,7 +6,6 @@
 
 use super::Control;
 use super::entries::{DemandNeed, DemandSet, DemandTerms};
-use crate::names::is_plain_name;
 use crate::{Span, Time};
 
 /// A set that applies now.
@@ -24,10 +23,6 @@ impl DemandSet {
     pub const MAX_COUNT: u32 = 10_000;
     /// The shortest and the longest time for which a set applies unless it is renewed.
     pub const LASTS: (Span, Span) = (Span::from_s(60), Span::from_s(7 * 86_400));
-
-    pub fn is_name(name: &str) -> bool {
-        is_plain_name(name)
-    }
 
     pub fn name(&self) -> &str {
         self.key.split_once('#').map_or("", |(_, name)| name)
@@ -122,15 +117,5 @@ mod tests {
         }
         let wanted: Vec<_> = control.wanted_sets(at(10)).map(|set| (set.name, set.count)).collect();
         assert_eq!(wanted, [("a", DemandSet::MAX_COUNT), ("b", 3)]);
-    }
-
-    #[test]
-    fn names_are_short_and_plain() {
-        for good in ["a", "ci-builds_2.x", &"x".repeat(64)] {
-            assert!(DemandSet::is_name(good), "{good}");
-        }
-        for bad in ["", "a b", "a#b", "é", &"x".repeat(65)] {
-            assert!(!DemandSet::is_name(bad), "{bad}");
-        }
     }
 }

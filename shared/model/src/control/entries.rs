@@ -4,9 +4,10 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::key::ControlKey;
-use crate::{Capacity, Catalogue, JobId, MachineNeed, Span, Time, Version, left_out};
+use crate::{Capacity, Catalogue, JobId, MachineNeed, Policy, Span, Time, Version, left_out};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
@@ -124,6 +125,51 @@ entries! {
         unreadable: BTreeSet<JobId>,
     }
 
+    /// The last run of a function.
+    RunNote {
+        /// When the first run began.
+        first_at: Option<Time>,
+        /// When the last run began.
+        started_at: Time,
+        /// How long the last run took, in milliseconds.
+        duration_ms: i64,
+        /// When the last successful run began. A run is successful if it could observe and ended in time.
+        last_success_at: Option<Time>,
+        /// The time from the start of the previous run to the start of the last run, in milliseconds.
+        period_ms: Option<i64>,
+        /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between heartbeats
+        /// from this number.
+        in_use: Option<u64>,
+        /// How many actions were carried out.
+        actions: u64,
+        /// How many actions were left for the next run.
+        left: u64,
+        /// Why the last run failed; `None` if it did not.
+        error: Option<String>,
+        /// When the first failed run since the last success began.
+        failing_since_at: Option<Time>,
+        /// How many actions failed.
+        failed: u64,
+        /// When the first run in a row began that did nothing of what it had to do; `None` if the last run did something, or had
+        /// nothing to do.
+        nothing_done_since_at: Option<Time>,
+        /// What the last successful run found in EC2's list. Only poll-and-scale and clean-stale-records read the list.
+        list: Option<ListReport>,
+    }
+    /// The policy, or the catalogue: one text is read faster than thousands of attributes.
+    Document {
+        /// The document as JSON.
+        document: String,
+    }
+    /// What poll-and-scale has written events about.
+    Announcements {
+        /// The words of the reasons that were told for each job.
+        jobs: BTreeMap<JobId, String>,
+        /// The limits that apply and that no entry shows: see [`Reason::key`].
+        caps: BTreeSet<String>,
+        /// The subjects of the rows that contradict the contract.
+        rows: BTreeSet<String>,
+    }
     /// The nodes, or shares of nodes, that a controller wants for a while.
     DemandTerms ends until_at {
         until_at: Option<Time>,
@@ -145,6 +191,35 @@ pub type PollTurn = EntryRow<RunTurn>;
 pub type IngestSummary = EntryRow<IngestNote>;
 pub type ListPlace = EntryRow<ReadPlace>;
 pub type DemandSet = EntryRow<DemandTerms>;
+pub type RunRow = EntryRow<RunNote>;
+pub type PolicyRow = EntryRow<Document>;
+pub type CatalogueRow = EntryRow<Document>;
+pub type AnnouncedRow = EntryRow<Announcements>;
+
+/// What a run found when it compared EC2's list with the records, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ListReport {
+    /// How many records name an instance.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub named: u64,
+    /// How many of these instances EC2 did not list.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub unlisted: u64,
+    /// Since when EC2 has not listed all of them.
+    pub unlisted_since_at: Option<Time>,
+    /// Instances with the tag of the cluster and without a readable node id: at most 20. clean-stale-records says this.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<String>,
+    /// How many instances belong to no record. clean-stale-records says this.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub orphans: u64,
+    /// Since when there have been orphans.
+    pub orphans_since_at: Option<Time>,
+    /// How many runs in a row have found orphans.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub orphans_runs: u64,
+}
 
 /// The needs of each demand of a set: a whole node of a size, or a share of any node that fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,24 +402,26 @@ impl IngestSummary {
     }
 }
 
-/// The catalogue in the control table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CatalogueRow {
-    /// `catalogue`.
-    pub key: String,
-    /// Raised by every write.
-    pub version: Version,
-    /// The catalogue as JSON. One text is read faster than thousands of attributes.
-    pub document: String,
+impl PolicyRow {
+    /// The first policy of a cluster.
+    pub fn of_policy(policy: &Policy) -> Self {
+        Self::of_document(&policy.to_json())
+    }
+
+    /// A row with this document as the policy. The write sets the version of the row.
+    pub fn of_document(document: &Value) -> Self {
+        Self::new(&ControlKey::Policy).with(Document { document: document.to_string() })
+    }
 }
 
 impl CatalogueRow {
     /// A row with this catalogue, never written.
-    pub fn new(catalogue: &Catalogue) -> Self {
+    pub fn of_catalogue(catalogue: &Catalogue) -> Self {
         let document = left_out::to_json(catalogue).map(|document| document.to_string()).unwrap_or_default();
-        Self { key: ControlKey::Catalogue.to_string(), version: Version::UNWRITTEN, document }
+        Self::new(&ControlKey::Catalogue).with(Document { document })
     }
 
+    /// The catalogue, if the row is the one of the catalogue.
     pub fn catalogue(&self) -> Result<Catalogue, serde_json::Error> {
         serde_json::from_str(&self.document)
     }

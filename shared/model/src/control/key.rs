@@ -34,9 +34,9 @@ pub enum ControlKey {
     JobsPlace,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
     Demand(String),
-    /// `announced`: what poll-and-scale has told about waiting jobs. See [`crate::announced::AnnouncedRow`].
+    /// `announced`: what poll-and-scale has told about waiting jobs. See [`super::AnnouncedRow`].
     Announced,
-    /// `catalogue`: what EC2 offers. See [`crate::catalogue::CatalogueRow`].
+    /// `catalogue`: what EC2 offers. See [`super::CatalogueRow`].
     Catalogue,
 }
 

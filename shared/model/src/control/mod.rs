@@ -12,86 +12,18 @@ pub(crate) mod key;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms, Entry, EntryRow, FailedStarts,
-    IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, PollTurn, ReadPlace, Release,
+    AnnouncedRow, Announcements, BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms,
+    Document, Entry, EntryRow, FailedStarts, IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, ListReport,
+    PolicyRow, PollTurn, ReadPlace, Release, RunNote, RunRow,
 };
 pub use key::ControlKey;
 
-use crate::announced::AnnouncedRow;
 use crate::enums::BrakeKind;
 use crate::{Catalogue, Offering, Policy, Span, Time, Version};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-
-/// The last run of a function: `run#{function}`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RunRow {
-    /// `run#{function}`.
-    pub key: String,
-    /// Raised by every write.
-    #[serde(default)]
-    pub version: Version,
-    /// When the first run began.
-    pub first_at: Option<Time>,
-    /// When the last run began.
-    pub started_at: Time,
-    /// How long the last run took, in milliseconds.
-    #[serde(default)]
-    pub duration_ms: i64,
-    /// When the last successful run began. A run is successful if it could observe and ended in time.
-    pub last_success_at: Option<Time>,
-    /// The time from the start of the previous run to the start of the last run, in milliseconds.
-    pub period_ms: Option<i64>,
-    /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between heartbeats
-    /// from this number.
-    pub in_use: Option<u64>,
-    /// How many actions were carried out.
-    #[serde(default)]
-    pub actions: u64,
-    /// How many actions were left for the next run.
-    #[serde(default)]
-    pub left: u64,
-    /// Why the last run failed; `None` if it did not.
-    pub error: Option<String>,
-    /// When the first failed run since the last success began.
-    pub failing_since_at: Option<Time>,
-    /// How many actions failed.
-    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
-    pub failed: u64,
-    /// When the first run in a row began that did nothing of what it had to do; `None` if the last run did something, or had
-    /// nothing to do.
-    pub nothing_done_since_at: Option<Time>,
-    /// What the last successful run found in EC2's list. Only poll-and-scale and clean-stale-records read the list.
-    pub list: Option<ListReport>,
-}
-
-/// What a run found when it compared EC2's list with the records, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ListReport {
-    /// How many records name an instance.
-    #[serde(skip_serializing_if = "crate::left_out::is_default")]
-    pub named: u64,
-    /// How many of these instances EC2 did not list.
-    #[serde(skip_serializing_if = "crate::left_out::is_default")]
-    pub unlisted: u64,
-    /// Since when EC2 has not listed all of them.
-    pub unlisted_since_at: Option<Time>,
-    /// Instances with the tag of the cluster and without a readable node id: at most 20. clean-stale-records says this.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub strangers: Vec<String>,
-    /// How many instances belong to no record. clean-stale-records says this.
-    #[serde(skip_serializing_if = "crate::left_out::is_default")]
-    pub orphans: u64,
-    /// Since when there have been orphans.
-    pub orphans_since_at: Option<Time>,
-    /// How many runs in a row have found orphans.
-    #[serde(skip_serializing_if = "crate::left_out::is_default")]
-    pub orphans_runs: u64,
-}
 
 /// The longest error that is kept of a run, in characters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -106,70 +38,53 @@ pub struct Tally {
 
 impl RunRow {
     /// The row of a function that has not run yet.
-    pub fn new(function: &str) -> Self {
-        Self { key: ControlKey::Run(function.to_owned()).to_string(), ..Self::default() }
+    pub fn of_function(function: &str) -> Self {
+        Self::new(&ControlKey::Run(function.to_owned()))
+    }
+
+    /// The row of a function before its first run, which begins now.
+    fn before_first(function: &str, now: Time) -> Self {
+        let row = Self::of_function(function);
+        Self { entry: RunNote { first_at: Some(now), ..row.entry }, ..row }
     }
 
     /// The row after a run that could observe. `before` is the row as read.
     pub fn after(function: &str, before: Option<&Self>, started_at: Time, took: Span, tally: Tally) -> Self {
-        Self {
-            first_at: before.map_or(Some(started_at), |b| b.first_at),
+        let row = before.cloned().unwrap_or_else(|| Self::before_first(function, started_at));
+        let nothing_done = tally.done == 0 && tally.left + tally.failed > 0;
+        row.with(RunNote {
             started_at,
             duration_ms: took.as_ms(),
             last_success_at: Some(started_at),
-            period_ms: before.map(|b| started_at.since(b.started_at).as_ms()),
+            period_ms: before.map(|before| started_at.since(before.started_at).as_ms()),
             actions: tally.done,
             left: tally.left,
             failed: tally.failed,
             error: None,
             failing_since_at: None,
-            nothing_done_since_at: (tally.done == 0 && tally.left + tally.failed > 0)
-                .then(|| before.and_then(|b| b.nothing_done_since_at).unwrap_or(started_at)),
-            ..before.cloned().unwrap_or_else(|| Self::new(function))
-        }
+            nothing_done_since_at: nothing_done.then(|| row.nothing_done_since_at.unwrap_or(started_at)),
+            ..row.entry.clone()
+        })
     }
 
     /// The row after a run that could not observe.
     pub fn failed(function: &str, before: Option<&Self>, started_at: Time, took: Span, error: &str) -> Self {
-        let before = before.cloned().unwrap_or_else(|| Self { first_at: Some(started_at), ..Self::new(function) });
-        Self {
+        let row = before.cloned().unwrap_or_else(|| Self::before_first(function, started_at));
+        row.with(RunNote {
             started_at,
             duration_ms: took.as_ms(),
             actions: 0,
             left: 0,
             failed: 0,
             error: Some(error.chars().take(MAX_ERROR_CHARS).collect()),
-            failing_since_at: before.failing_since_at.or(Some(started_at)),
-            ..before
-        }
+            failing_since_at: row.failing_since_at.or(Some(started_at)),
+            ..row.entry.clone()
+        })
     }
 
     /// Since when no run has succeeded; `None` if nothing is known of any run.
     pub fn quiet_since(&self) -> Option<Time> {
         self.last_success_at.or(self.failing_since_at)
-    }
-}
-
-/// The stored policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyRow {
-    pub key: String,
-    /// Raised by every `policy set`.
-    pub version: Version,
-    /// The document as JSON.
-    pub document: String,
-}
-
-impl PolicyRow {
-    /// The first policy of a cluster.
-    pub fn new(policy: &Policy) -> Self {
-        Self::of_document(&policy.to_json())
-    }
-
-    /// A row with this document. The write sets the version of the row.
-    pub fn of_document(document: &Value) -> Self {
-        let key = ControlKey::Policy.to_string();
-        Self { key, version: Version::UNWRITTEN, document: document.to_string() }
     }
 }
 
@@ -263,7 +178,7 @@ impl Control {
 
     /// Replaces the row with the key of this one.
     #[cfg(any(test, feature = "fixtures"))]
-    pub fn put(&mut self, row: impl Serialize) {
+    pub fn put(&mut self, row: impl serde::Serialize) {
         self.read(serde_json::json!(row));
     }
 

@@ -10,8 +10,6 @@
 
 use crate::JobId;
 use crate::ids::Ulid;
-use serde::{Deserialize, Serialize};
-use std::num::NonZeroU32;
 
 /// The bits of an id that number the jobs of an array.
 const NUMBER_BITS: u32 = 24;
@@ -59,22 +57,6 @@ impl Array {
     }
 }
 
-/// How many jobs of an array may be placed at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ArrayLimit(NonZeroU32);
-
-impl ArrayLimit {
-    /// This limit. `None` for 0, with which no job could ever run.
-    pub fn new(limit: u32) -> Option<Self> {
-        NonZeroU32::new(limit).map(Self)
-    }
-
-    pub const fn number(self) -> u32 {
-        self.0.get()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,12 +78,5 @@ mod tests {
         assert_eq!(array.job(MAX_ARRAY), array.job(0));
         let spread: BTreeSet<u8> = (0..8).map(|n| array.job(n).random_byte() % 8).collect();
         assert_eq!(spread.len(), 8, "they are spread over the parts of the queue");
-    }
-
-    #[test]
-    fn a_limit_is_never_0() {
-        assert_eq!(ArrayLimit::new(0), None);
-        assert!(serde_json::from_str::<ArrayLimit>("0").is_err());
-        assert_eq!(serde_json::to_string(&ArrayLimit::new(20).unwrap()).unwrap(), "20");
     }
 }

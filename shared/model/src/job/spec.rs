@@ -7,7 +7,7 @@ use crate::amounts::Moment;
 use crate::enums::AfterEnd;
 use crate::mistakes::{Mistakes, shown};
 use crate::names::{NAME_FORM, is_job_name};
-use crate::{ArrayLimit, BadJob, Environment, FailurePolicy, JobId, Needs, Time, Work};
+use crate::{BadJob, Environment, FailurePolicy, JobId, Needs, Time, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -32,7 +32,8 @@ pub struct JobSpec {
     pub priority: u32,
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
-    pub array_limit: Option<ArrayLimit>,
+    /// How many jobs of its array may be placed at the same time; `None` for any number.
+    pub array_limit: Option<NonZeroU32>,
     /// With how many failed elements its array begins no other one.
     pub max_failures: Option<NonZeroU32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

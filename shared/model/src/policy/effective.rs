@@ -71,7 +71,7 @@ impl Policy {
 
     /// What a catalogue for this policy must have, as a text. A catalogue with another text was made for another policy.
     pub fn catalogue_wanted(&self) -> String {
-        let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.kind.arch, &s.requirements)).collect();
+        let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.arch, &s.requirements)).collect();
         serde_json::to_string(&(of_sizes, &self.launch.subnets, &self.launch.reservations)).unwrap_or_default()
     }
 

@@ -124,20 +124,13 @@ pub struct SeveralTypes {
     #[serde(flatten)]
     pub requirements: Requirements,
     pub scratch_gib: u64,
-    #[serde(flatten)]
-    pub kind: OwnKind,
+    pub arch: Arch,
+    pub labels: BTreeSet<String>,
+    pub containers: bool,
     pub market: Market,
     pub fallback: Fallback,
     pub max: Option<u32>,
     pub template: Option<String>,
-}
-
-/// The part of the kind of machine that the policy gives, and not the catalogue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OwnKind {
-    pub arch: Arch,
-    pub labels: BTreeSet<String>,
-    pub containers: bool,
 }
 
 impl Requirements {
@@ -180,7 +173,7 @@ impl SeveralTypes {
     /// The size of one of its types at this price. `None`: the type is not taken.
     pub fn at_price(&self, name: &str, offered: &Offered, price_per_hour: Usd) -> Option<Size> {
         let facts = &offered.facts;
-        if self.requirements.lacks(name, self.kind.arch, facts).is_some() {
+        if self.requirements.lacks(name, self.arch, facts).is_some() {
             return None;
         }
         let gpus = u32::try_from(facts.gpus).ok()?;
@@ -190,11 +183,11 @@ impl SeveralTypes {
             instance_type: name.to_owned(),
             capacity: Capacity { vcpus, memory_mib, scratch_gib, gpus },
             kind: MachineKind {
-                arch: self.kind.arch,
+                arch: self.arch,
                 gpu_type: facts.gpu_type.clone().filter(|_| gpus > 0),
                 gpu_memory_gib: facts.gpu_memory_gib,
-                labels: self.kind.labels.clone(),
-                containers: self.kind.containers,
+                labels: self.labels.clone(),
+                containers: self.containers,
             },
             price_per_hour,
             market: self.market,
@@ -336,7 +329,7 @@ mod tests {
             (cpu("vcpus", json!([1, 64])), TypeFacts { is_bare_metal: true, ..facts(2, 8) }, Some("bare_metal")),
         ] {
             let of = &policy(size.clone()).several[0];
-            assert_eq!(of.requirements.lacks("m7a.large", of.kind.arch, &facts), lacks, "{size}");
+            assert_eq!(of.requirements.lacks("m7a.large", of.arch, &facts), lacks, "{size}");
         }
     }
 

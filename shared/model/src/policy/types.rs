@@ -160,7 +160,7 @@ impl Policy {
     /// has to name it.
     pub fn default_arch(&self) -> Arch {
         let of_one = self.size.iter().map(|size| size.kind.arch);
-        let mut all = of_one.chain(self.several.iter().map(|size| size.kind.arch));
+        let mut all = of_one.chain(self.several.iter().map(|size| size.arch));
         if all.clone().next().is_none() || all.any(|arch| arch == Arch::X86_64) { Arch::X86_64 } else { Arch::Arm64 }
     }
 

@@ -6,8 +6,7 @@
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
 use crate::spec::{DEFAULT_PRIORITY, MAX_PRIORITY};
 use crate::{
-    AllocId, AllocIds, Array, ArrayLimit, EndCause, FailurePolicy, JobId, Needs, NodeId, Reason, Slot, Span, Time,
-    Tries, Version,
+    AllocId, AllocIds, Array, EndCause, FailurePolicy, JobId, Needs, NodeId, Reason, Slot, Span, Time, Tries, Version,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +34,7 @@ pub struct JobSummary {
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
-    pub array_limit: Option<ArrayLimit>,
+    pub array_limit: Option<NonZeroU32>,
     /// With how many failed elements its array begins no other one.
     pub max_failures: Option<NonZeroU32>,
     /// The jobs that must end before this one is placed, and how. A job that has ended as it must is taken off.

@@ -107,7 +107,7 @@ fn so_do_those_of_the_control_table() {
     let of_need: BTreeSet<&str> = ["vcpus", "memory_mib", "scratch_gib", "gpus", "gpu_memory_gib", "exclusive"].into();
     let all: BTreeSet<&str> = defaults("### control").into_iter().map(|(name, _)| name).collect();
     assert_eq!(all, of_run.into_iter().chain(of_need.iter().copied()).collect());
-    let run = RunRow::new("poll-and-scale");
+    let run = RunRow::of_function("poll-and-scale");
     check::<RunRow>(Table::Control, "### control", &row(&run), &of_need.into_iter().collect::<Vec<_>>());
     let entry = |need: &str| {
         let row = format!("{{\"key\": \"demand#a\", \"need\": {need}}}");

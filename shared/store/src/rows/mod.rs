@@ -20,8 +20,7 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
 use json::{attribute, plain, to_json};
-use model::announced::AnnouncedRow;
-use model::control::{CatalogueRow, Entry, EntryRow, PolicyRow, RunRow};
+use model::control::{Entry, EntryRow};
 use model::events::Once;
 use model::{
     Alloc, AllocId, Array, ControlKey, FailurePolicy, Handle, Job, JobId, JobState, Needs, NodeId, NodeRecord, Slot,
@@ -258,18 +257,13 @@ impl Record for Alloc {
     }
 }
 
-macro_rules! control_record {
-    ($($t:ty $(where $e:ident)?),*) => {$(
-        impl$(<$e: Entry>)? Record for $t {
-            const TABLE: Table = Table::Control;
-            fn key(&self) -> Key {
-                Key::hash(Table::Control, s(&self.key))
-            }
-            versioned!(version);
-        }
-    )*};
+impl<E: Entry> Record for EntryRow<E> {
+    const TABLE: Table = Table::Control;
+    fn key(&self) -> Key {
+        Key::hash(Table::Control, s(&self.key))
+    }
+    versioned!(version);
 }
-control_record!(EntryRow<E> where E, RunRow, PolicyRow, AnnouncedRow, CatalogueRow);
 
 pub fn control_key(key: &ControlKey) -> Key {
     Key::hash(Table::Control, s(key))

@@ -4,7 +4,6 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
 use model::amounts::Moment;
-use model::array::ArrayLimit;
 use model::elements::Pack;
 use model::ids::JobId;
 use model::ranges::Ranges;
@@ -120,7 +119,7 @@ impl World {
         let jobs = u32::try_from(draw(2, 24)).unwrap_or(2);
         let limit = [1, 2, 4, 6].get(usize::try_from(draw(0, 3)).unwrap_or(0)).copied().unwrap_or(1);
         for n in 0..jobs {
-            let spec = JobSpec { array_limit: ArrayLimit::new(limit), ..spec.clone() };
+            let spec = JobSpec { array_limit: NonZeroU32::new(limit), ..spec.clone() };
             self.send_as(array.job(n), spec, now).await;
         }
         self.core.count("an array was submitted");

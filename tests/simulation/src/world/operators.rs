@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{BrakeState, ControlKey, PolicyRow};
+use model::control::{BrakeState, ControlKey, Document, PolicyRow};
 use model::ids::{JobId, NodeId};
 use model::policy::Policy;
 use model::time::Span;
@@ -26,8 +26,8 @@ impl World {
         let Ok(control) = self.store.control().await else { return false };
         let old = control.policy;
         let row = match &old {
-            Some(old) => PolicyRow { document: policy.to_json().to_string(), ..old.clone() },
-            None => PolicyRow::new(&policy),
+            Some(old) => old.with(Document { document: policy.to_json().to_string() }),
+            None => PolicyRow::of_policy(&policy),
         };
         self.store.write(old.as_ref(), &row, Vec::new()).await.is_ok()
     }

@@ -43,9 +43,9 @@ impl Arrays {
     pub(super) fn admit(&mut self, job: &JobSummary) -> Result<(), Reason> {
         let Some(limit) = job.array_limit else { return Ok(()) };
         let placed = self.placed.entry(Array::of(job.job_id)).or_default();
-        let is_full = u32::try_from(placed.len()).unwrap_or(u32::MAX) >= limit.number();
+        let is_full = u32::try_from(placed.len()).unwrap_or(u32::MAX) >= limit.get();
         if is_full && !placed.contains(&job.job_id) {
-            return Err(Reason::ArrayLimit { limit: limit.number() });
+            return Err(Reason::ArrayLimit { limit: limit.get() });
         }
         placed.insert(job.job_id);
         Ok(())

@@ -4,7 +4,6 @@ use super::*;
 use model::AfterEnd;
 use model::JobState;
 use model::after::Followed;
-use model::array::ArrayLimit;
 
 /// The job `n` follows these jobs, which must be complete.
 fn follows(ids: &'static [u32]) -> impl FnOnce(&mut JobSpec) {
@@ -74,7 +73,7 @@ fn a_free_job_keeps_its_place_in_the_queue_and_the_limit_of_its_array() {
     let array = model::array::Array::new(at(0), 7 << 8);
     let mut limited = given(json!({})).node(idle_long(0));
     for n in 0..2 {
-        let mut spec = JobSpec { array_limit: ArrayLimit::new(1), ..JobSpec::running(["true"]) };
+        let mut spec = JobSpec { array_limit: std::num::NonZeroU32::new(1), ..JobSpec::running(["true"]) };
         follows(&[7])(&mut spec);
         limited.seen.jobs.push(Job::submit(array.job(n), spec, at(0)).unwrap().summary);
     }

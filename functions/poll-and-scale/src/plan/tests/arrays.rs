@@ -1,7 +1,6 @@
 //! Tests of the plan: arrays whose jobs may not all be placed at the same time.
 
 use super::*;
-use model::array::ArrayLimit;
 use model::ids::AllocId;
 
 /// Room for many jobs, and an array of this many jobs with this limit.
@@ -13,7 +12,7 @@ fn array_of(jobs: u32, limit: u32) -> Given {
     let array = model::array::Array::new(at(0), 7 << 8);
     for n in 0..jobs {
         let spec = JobSpec {
-            array_limit: ArrayLimit::new(limit),
+            array_limit: std::num::NonZeroU32::new(limit),
             needs: model::Needs { vcpus: 2, ..model::Needs::default() },
             ..JobSpec::running(["true"])
         };

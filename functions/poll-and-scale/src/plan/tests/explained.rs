@@ -71,7 +71,7 @@ fn every_limit_on_launches_is_named_by_the_job_that_waits_and_by_the_plan() {
     let mut paused = busy(json!({"size": small.clone()}));
     paused.seen.control.policy = Some(model::control::PolicyRow {
         version: model::Version::UNWRITTEN.next(),
-        ..model::control::PolicyRow::new(&paused.seen.policy)
+        ..model::control::PolicyRow::of_policy(&paused.seen.policy)
     });
     let cases = [
         (busy(json!({"nodes": {"max": 0}})), "nodes.max is 0, which pauses the cluster"),

@@ -6,7 +6,7 @@ use crate::validation::InvalidRow;
 use model::catalogue::{Catalogue, CataloguePart, Offered, Subnet, TypeFacts};
 use model::cloud::CloudError;
 use model::control::CatalogueRow;
-use model::control::{Control, ControlKey, IngestNote, IngestSummary, ListReport, PolicyRow, RunRow, Tally};
+use model::control::{Control, ControlKey, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
 use model::events::{Event, Subject};
 use model::explain::Explanation;
 use model::fixtures::{self, at, job, ready};
@@ -42,7 +42,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn well() -> Self {
         let mut control = Control::default();
-        let row = PolicyRow::new(&example());
+        let row = PolicyRow::of_policy(&example());
         control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
         for (function, _) in functions::scheduled() {
             let run = RunRow::after(function.name, None, at(NOW - 10), Span::from_s(1), Tally::default());
@@ -95,19 +95,19 @@ impl State {
             catalogue.parts.entry(part).or_default().read_at = Some(at(NOW));
         }
         change(&mut catalogue);
-        let row = PolicyRow::new(&policy);
+        let row = PolicyRow::of_policy(&policy);
         self.control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
-        self.control.catalogue = Some(CatalogueRow::new(&catalogue));
+        self.control.catalogue = Some(CatalogueRow::of_catalogue(&catalogue));
     }
 
     /// A quota of this many vCPUs for the sizes of the policy.
     pub(super) fn quota(&mut self, vcpus: u64) {
         let quotas = [(quota_of(Market::OnDemand, "m7a.large"), vcpus)].into();
-        self.control.catalogue = Some(CatalogueRow::new(&Catalogue { quotas, ..Catalogue::default() }));
+        self.control.catalogue = Some(CatalogueRow::of_catalogue(&Catalogue { quotas, ..Catalogue::default() }));
     }
 
-    pub(super) fn run(&mut self, function: Function) -> &mut RunRow {
-        self.control.runs.get_mut(function.name).unwrap()
+    pub(super) fn run(&mut self, function: Function) -> &mut RunNote {
+        &mut self.control.runs.get_mut(function.name).unwrap().entry
     }
 
     /// A row of the control table that began a minute ago, with these fields.
