@@ -9,16 +9,16 @@ use model::control::UnreadableEntry;
 use model::events::Subject;
 use model::explain::SetNote;
 use model::fixtures::{self, alloc_id, at, job, node_id, ready};
-use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::reason::Reason;
 use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeStatus};
 use store::Table;
 
 pub(super) use SignLevel::{Caution, Well, Wrong};
 
-/// A cluster whose first run was so long ago, and in which clean-stale-records has not run.
-fn began(state: &mut State, seconds: i64) {
-    state.control.runs.remove(CLEAN_STALE_RECORDS.name);
+/// A cluster whose first run was so long ago, and in which this function has not run.
+fn began(state: &mut State, without: Function, seconds: i64) {
+    state.control.runs.remove(without.name);
     state.run(POLL_AND_SCALE).first_at = Some(at(NOW - seconds));
 }
 
@@ -92,16 +92,16 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("function", Wrong),
-        |s| drop(s.control.runs.remove(SWEEP_DISPATCH.name)),
+        |s| began(s, SWEEP_DISPATCH, 301),
         &["sweep-dispatch has never run"],
-        (|_| (), Well),
+        (|s| began(s, SWEEP_DISPATCH, 300), Caution),
         |_| (),
     ),
     row(
         ("function", Wrong),
-        |s| began(s, 1501),
+        |s| began(s, CLEAN_STALE_RECORDS, 1501),
         &["clean-stale-records has never run"],
-        (|s| began(s, 1500), Caution),
+        (|s| began(s, CLEAN_STALE_RECORDS, 1500), Caution),
         |_| (),
     ),
     row(
