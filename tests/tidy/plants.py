@@ -31,7 +31,7 @@ PLANTS: list[tuple[str, str, str | tuple[str, str], str]] = [
     ("more exceptions than before", "tests/tidy/exceptions.toml", '\n[cell]\nmost = 1\n"docs/tasks.md" = 1\n', "[cell] grew from 0 to 1"),
     ("a file that does not exist", "docs/architecture.md", "`shared/planted/gone.rs`\n", "`shared/planted/gone.rs` does not exist"),
     ("a name that is not there", "docs/architecture.md", "— `planted_name` in `shared/model/src/run/alloc.rs`\n", "defines no `planted_name`"),
-    ("a module that the map names", "docs/architecture.md", ("(`answered`, `raw`)", "(`lists`, `raw`)"), "is called `lists`"),
+    ("a module that the map names", "docs/architecture.md", ("(`listed`)", "(`lists`)"), "is called `lists`"),
     ("a row of the guide", "docs/working-here.md", ("`LAMBDAS`", "`LAMBDAZ`"), "named `LAMBDAZ`"),
     ("a long sentence", "docs/local.md", "\n" + "word " * 41 + "end.\n", "a sentence of 42 words"),
     ("a long cell", "docs/local.md", f"\n| a | {'word. ' * 80}|\n", "a cell of 479 characters"),

@@ -28,7 +28,7 @@ use model::events::Event;
 use model::ids::{JobId, NodeId};
 use model::money::Usd;
 use model::time::{Span, Time};
-use model::{ActionName, AllocSummary, JobState, JobSummary, NodeRecord};
+use model::{AllocSummary, JobState, JobSummary, NodeRecord};
 use std::collections::BTreeMap;
 use store::{DbError, Store};
 use uses::MOST;
@@ -89,27 +89,12 @@ fn prices(control: &Control) -> BTreeMap<String, Usd> {
     prices
 }
 
-/// The actions of the events that say when a node was there, and who used it.
-const OF_COSTS: &[&str] = &[
-    ActionName::Launch.as_str(),
-    ActionName::Abandon.as_str(),
-    ActionName::Ready.as_str(),
-    ActionName::Heartbeat.as_str(),
-    ActionName::Disconnect.as_str(),
-    ActionName::MarkDown.as_str(),
-    ActionName::ShutDown.as_str(),
-    ActionName::Terminate.as_str(),
-    ActionName::Clean.as_str(),
-    ActionName::EndAlloc.as_str(),
-    ActionName::EndJob.as_str(),
-];
-
 impl History {
-    /// Reads what the nodes of the last `span` cost, and for whom. The queue is not read, and neither are the other events: so
-    /// there are no waits and no events in it.
+    /// Reads what the nodes of the last `span` cost, and for whom. The queue is not read, so there are no waits and no events
+    /// in it.
     pub async fn read_costs(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
         let mut told = EventDigest::since(now - span.min(LONGEST));
-        store.each_event_of(OF_COSTS, |event| told.take(event)).await?;
+        store.each_event(|event| told.take(event)).await?;
         let present = PresentRecords { jobs: store.placed().await?.rows, ..PresentRecords::read_nodes(store).await? };
         Ok(Self { waits: Vec::new(), latest: Vec::new(), ..Self::of(told, present, now) })
     }

@@ -5,79 +5,14 @@
 //! Guarantees: a failed condition and a transaction conflict are different errors.
 //! Does not: retry; [`super::Store`] retries transaction conflicts.
 
-use crate::rows::raw;
 use crate::tables::{Index, Table};
-use crate::write::{Cond, Item, Key, Write};
+use crate::write::{Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::types::AttributeValue;
-use serde_json::value::RawValue;
-use std::any::Any;
-use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-/// A row as read. Rows are shared, because nobody changes a row.
-///
-/// A row can have several holders: tables in memory hold their rows too. Such a row keeps its record after the first
-/// deserialization, because deserializing costs far more than finding the row in memory.
-#[derive(Clone, Debug)]
-pub struct Row(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// The row as the database sent it, if it came in a list.
-    raw: Option<Box<RawValue>>,
-    /// The attributes. A raw row gets them when somebody asks for them, and most rows never do.
-    item: OnceLock<Item>,
-    read: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-impl Row {
-    /// The text of a row that the database sent in a list.
-    pub fn raw(&self) -> Option<&str> {
-        self.0.raw.as_deref().map(RawValue::get)
-    }
-
-    /// The row as a record. `read` is called only if the row was not read as this type before.
-    pub(crate) fn read_as<R: Clone + Send + Sync + 'static, E>(
-        &self,
-        read: impl FnOnce() -> Result<R, E>,
-    ) -> Result<R, E> {
-        if let Some(known) = self.0.read.get().and_then(|known| known.downcast_ref::<R>()) {
-            return Ok(known.clone());
-        }
-        let record = read()?;
-        if Arc::strong_count(&self.0) > 1 {
-            // If the row was first read as another type, the record of that type is kept.
-            let _ = self.0.read.set(Box::new(record.clone()));
-        }
-        Ok(record)
-    }
-}
-
-impl From<Item> for Row {
-    fn from(item: Item) -> Self {
-        Self(Arc::new(Shared { item: item.into(), ..Shared::default() }))
-    }
-}
-
-impl From<Box<RawValue>> for Row {
-    fn from(raw: Box<RawValue>) -> Self {
-        Self(Arc::new(Shared { raw: Some(raw), ..Shared::default() }))
-    }
-}
-
-impl Deref for Row {
-    type Target = Item;
-    fn deref(&self) -> &Item {
-        self.0.item.get_or_init(|| self.raw().and_then(raw::item).unwrap_or_default())
-    }
-}
-
-impl PartialEq for Row {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
+/// A row as read. Rows are shared, because nobody changes a row, and tables in memory hold theirs too.
+pub type Row = Arc<Item>;
 
 /// Where the next page of a list begins.
 pub type PageKey = Item;
@@ -120,25 +55,11 @@ pub struct Scan {
     pub index: Option<Index>,
     /// `None` for all rows.
     pub segment: Option<Segment>,
-    pub only: Option<Words>,
 }
 
 impl Scan {
     pub const fn all(table: Table, index: Option<Index>) -> Self {
-        Self { table, index, segment: None, only: None }
-    }
-}
-
-/// The values accepted for an attribute. The database reads the other rows too, and does not send them.
-#[derive(Clone, Copy, Debug)]
-pub struct Words {
-    pub attribute: &'static str,
-    pub words: &'static [&'static str],
-}
-
-impl Words {
-    pub fn condition(self) -> Cond {
-        Cond::In(self.attribute, self.words.iter().map(|word| AttributeValue::S((*word).to_owned())).collect())
+        Self { table, index, segment: None }
     }
 }
 
@@ -188,6 +109,11 @@ impl WriteError {
     /// A failed condition, without the row.
     pub const CONFLICT: Self = Self::Conflict(None);
 
+    /// A contention as a conflict.
+    pub(crate) fn or_conflict(self) -> Self {
+        if matches!(self, Self::Contended) { Self::CONFLICT } else { self }
+    }
+
     /// Whether somebody else was first.
     pub const fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Contended)
@@ -212,7 +138,7 @@ pub fn ignore_conflict<T>(written: Result<T, WriteError>) -> Result<(), WriteErr
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     None,
-    /// The whole row: after the write, or, if a condition failed, the current one.
+    /// Of an update, the whole row: after the write, or, if a condition failed, the current one.
     Row,
 }
 

@@ -6,15 +6,12 @@
 //! Does not: decide what to read or write.
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
-use crate::rows::answered::Answered;
 use crate::tables::{Definition, EXPIRES, KeyAttribute, KeySchema, KeyType, TABLES, Table};
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
-use aws_sdk_dynamodb::operation::query::{Query as QueryOperation, QueryOutput};
-use aws_sdk_dynamodb::operation::scan::{Scan as ScanOperation, ScanOutput};
-use aws_sdk_dynamodb::operation::update_item::{UpdateItem as UpdateOperation, UpdateItemOutput};
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
     KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
@@ -23,7 +20,6 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use aws_smithy_runtime_api::client::interceptors::context::Output;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::ids::ClusterName;
@@ -345,9 +341,6 @@ impl Db for Dynamo {
         if let (Some(range), Some(bound)) = (key.range, bound) {
             condition.push_str(&format!(" AND {} {bound}", aliases.name(range.name)));
         }
-        let answered = Answered::new(&QueryOperation::new(), |next| {
-            Output::erase(QueryOutput::builder().set_last_evaluated_key(next).build())
-        });
         let answer = self
             .client
             .query()
@@ -360,44 +353,32 @@ impl Db for Dynamo {
             .scan_index_forward(!query.newest_first)
             .set_limit(query.limit)
             .set_exclusive_start_key(from)
-            .customize()
-            .interceptor(answered.clone())
             .send()
             .await
             .map_err(|e| db_error("Query", &table, &e))?;
         Ok(Page {
-            items: answered.rows(answer.items.unwrap_or_default()),
+            items: answer.items.unwrap_or_default().into_iter().map(Row::from).collect(),
             next: answer.last_evaluated_key.filter(|k| !k.is_empty()),
         })
     }
 
     async fn scan(&self, scan: &Scan, from: Option<PageKey>) -> Result<Page, DbError> {
-        let Scan { table, index, segment, only } = *scan;
+        let Scan { table, index, segment } = *scan;
         let name = self.name(table);
-        let mut aliases = Aliases::default();
-        let filter = only.and_then(|only| aliases.condition(&[only.condition()]));
-        let answered = Answered::new(&ScanOperation::new(), |next| {
-            Output::erase(ScanOutput::builder().set_last_evaluated_key(next).build())
-        });
         let answer = self
             .client
             .scan()
             .table_name(&name)
             .set_index_name(index.map(|i| i.name.to_owned()))
-            .set_filter_expression(filter)
-            .set_expression_attribute_names(some(aliases.names))
-            .set_expression_attribute_values(some(aliases.values))
             .consistent_read(index.is_none())
             .set_segment(segment.map(|s| s.number))
             .set_total_segments(segment.map(|s| s.of))
             .set_exclusive_start_key(from)
-            .customize()
-            .interceptor(answered.clone())
             .send()
             .await
             .map_err(|e| db_error("Scan", &name, &e))?;
         Ok(Page {
-            items: answered.rows(answer.items.unwrap_or_default()),
+            items: answer.items.unwrap_or_default().into_iter().map(Row::from).collect(),
             next: answer.last_evaluated_key.filter(|k| !k.is_empty()),
         })
     }
@@ -407,48 +388,35 @@ impl Db for Dynamo {
         let mut aliases = Aliases::default();
         let condition = aliases.condition(&write.when);
         let key = Some(write.key.attributes());
-        let wants = answer == Answer::Row;
-        let on_failure =
-            if wants { ReturnValuesOnConditionCheckFailure::AllOld } else { ReturnValuesOnConditionCheckFailure::None };
-        let old = |failure: Option<&Item>| failure.filter(|i| wants && !i.is_empty()).cloned().map(Row::from);
         match &write.effect {
             Effect::Put(item) => {
                 let put = self.client.put_item().table_name(&table).set_item(Some(item.clone()));
                 conditional!(put, condition, aliases)
-                    .return_values_on_condition_check_failure(on_failure)
                     .send()
                     .await
-                    .map_err(|e| {
-                        use aws_sdk_dynamodb::operation::put_item::PutItemError as E;
-                        let row = match e.as_service_error() {
-                            Some(E::ConditionalCheckFailedException(f)) => old(f.item()),
-                            _ => None,
-                        };
-                        write_error("PutItem", &table, &e, row)
-                    })?;
-                Ok(wants.then(|| Row::from(item.clone())))
+                    .map_err(|e| write_error("PutItem", &table, &e, None))?;
+                Ok(None)
             }
             Effect::Update { set, remove } => {
                 let change = aliases.update(set, remove);
                 let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
-                let answered =
-                    Answered::new(&UpdateOperation::new(), |_| Output::erase(UpdateItemOutput::builder().build()));
+                let (after, before) = match answer {
+                    Answer::None => (ReturnValue::None, ReturnValuesOnConditionCheckFailure::None),
+                    Answer::Row => (ReturnValue::AllNew, ReturnValuesOnConditionCheckFailure::AllOld),
+                };
                 let answer = conditional!(update, condition, aliases)
-                    .return_values(if wants { ReturnValue::AllNew } else { ReturnValue::None })
-                    .return_values_on_condition_check_failure(on_failure)
-                    .customize()
-                    .interceptor(answered.clone())
+                    .return_values(after)
+                    .return_values_on_condition_check_failure(before)
                     .send()
                     .await
                     .map_err(|e| {
-                        use aws_sdk_dynamodb::operation::update_item::UpdateItemError as E;
-                        let row = match e.as_service_error() {
-                            Some(E::ConditionalCheckFailedException(f)) => old(f.item()),
+                        let old = match e.as_service_error() {
+                            Some(UpdateItemError::ConditionalCheckFailedException(failure)) => failure.item().cloned(),
                             _ => None,
                         };
-                        write_error("UpdateItem", &table, &e, row)
+                        write_error("UpdateItem", &table, &e, old.map(Row::from))
                     })?;
-                Ok(answered.rows(answer.attributes).pop())
+                Ok(answer.attributes.map(Row::from))
             }
             Effect::Delete => {
                 let delete = self.client.delete_item().table_name(&table).set_key(key);

@@ -29,7 +29,7 @@ pub use conditions::{
     no_live_allocs, silent_since,
 };
 pub use db::{
-    Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict, unless_raced,
+    Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict, unless_raced,
 };
 pub use dynamo::{Dynamo, http_client, http_client_believing};
 pub use queue::{Ended, WaitingJobs, placed_last};

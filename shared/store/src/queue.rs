@@ -101,7 +101,7 @@ impl Store {
         });
         let parts = futures::future::try_join_all(parts).await?;
         let is_whole = parts.iter().all(|(_, next)| next.is_none());
-        let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_row(Table::Jobs, row).ok()? });
+        let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_item(Table::Jobs, row).ok()? });
         // A job that ended before `known` may have a newer one on a page that was not read.
         let cut = parts.iter().filter(|(_, next)| next.is_some());
         let known = cut.filter_map(|(read, _)| read.last().and_then(|row| rows::ended_at(row))).max();

@@ -5,10 +5,10 @@
 //! conflict is retried three times with jitter, a failed condition never (`docs/rules.md#R3`).
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
-use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, Words, WriteError, ignore_conflict};
+use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
 use crate::rows::json::to_json;
 use crate::rows::listed::{Listed, Unreadable};
-use crate::rows::{self, Readable, Record, alloc_key, change, control_key, from_row, job_key, n, node_key, s};
+use crate::rows::{self, Record, alloc_key, change, control_key, from_item, job_key, n, node_key, s};
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -22,6 +22,7 @@ use model::rng::Rng;
 use model::time::Time;
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -76,12 +77,12 @@ impl Store {
     }
 
     /// All rows; an error if one of them cannot be read.
-    async fn scan<R: Readable>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
+    async fn scan<R: DeserializeOwned + Send>(&self, table: Table, index: Option<Index>) -> Result<Vec<R>, DbError> {
         self.scan_at_once(table, index, 1).await?.all()
     }
 
     /// All rows, in any order. Several segments are read at the same time.
-    async fn scan_at_once<R: Readable>(
+    async fn scan_at_once<R: DeserializeOwned + Send>(
         &self,
         table: Table,
         index: Option<Index>,
@@ -108,7 +109,7 @@ impl Store {
     }
 
     /// A list, read to its last page; one page of it, if the query has a limit.
-    pub(crate) async fn query<R: Readable>(&self, query: &Query) -> Result<Listed<R>, DbError> {
+    pub(crate) async fn query<R: DeserializeOwned + Send>(&self, query: &Query) -> Result<Listed<R>, DbError> {
         let (mut listed, mut from) = (Listed::default(), None);
         loop {
             let (page, rest) = self.rows(query, from, 0).await?;
@@ -150,8 +151,8 @@ impl Store {
         self.db.get_many(&keys).await
     }
 
-    pub(crate) async fn read<R: Readable>(&self, key: &Key) -> Result<Option<R>, DbError> {
-        self.db.get(key).await?.map(|item| from_row(key.table, &item)).transpose()
+    pub(crate) async fn read<R: DeserializeOwned + Send>(&self, key: &Key) -> Result<Option<R>, DbError> {
+        self.db.get(key).await?.map(|item| from_item(key.table, &item)).transpose()
     }
 
     /// Every node record, read consistently; an error if one of them cannot be read.
@@ -294,26 +295,12 @@ impl Store {
 
     /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the
     /// memory.
-    pub async fn each_event(&self, take: impl FnMut(Event) + Send) -> Result<(), DbError> {
-        self.each(Scan::all(Table::Events, None), take).await
-    }
-
-    /// As [`Store::each_event`], only for events with one of these actions.
-    pub async fn each_event_of(
-        &self,
-        actions: &'static [&'static str],
-        take: impl FnMut(Event) + Send,
-    ) -> Result<(), DbError> {
-        let only = Some(Words { attribute: "action", words: actions });
-        self.each(Scan { only, ..Scan::all(Table::Events, None) }, take).await
-    }
-
-    async fn each<R: Readable>(&self, scan: Scan, mut take: impl FnMut(R) + Send) -> Result<(), DbError> {
+    pub async fn each_event(&self, mut take: impl FnMut(Event) + Send) -> Result<(), DbError> {
         let take_all = |rows: Vec<Row>| {
-            Listed::of(scan.table, &rows).rows.into_iter().for_each(&mut take);
+            Listed::of(Table::Events, &rows).rows.into_iter().for_each(&mut take);
             ready(Ok(()))
         };
-        self.scan_pages(scan, SEGMENTS_OF_PAST).try_for_each(take_all).await
+        self.scan_pages(Scan::all(Table::Events, None), SEGMENTS_OF_PAST).try_for_each(take_all).await
     }
 
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
@@ -321,7 +308,7 @@ impl Store {
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
         let (mut write, after) = change(before, after);
         write.when.extend(more);
-        self.write_one(&write, Answer::None).await?;
+        self.apply(&write).await?;
         Ok(after)
     }
 
@@ -376,49 +363,34 @@ impl Store {
         let when = ["version", "document", "message", "until_at", "since_at"].map(as_found).to_vec();
         let number = found.as_ref().and_then(|row| row.get("version")?.as_n().ok()?.parse::<u64>().ok());
         after.set_version(Version::after(number));
-        self.write_one(&Write { key, when, effect: Effect::Put(rows::row(&after)) }, Answer::None).await?;
+        self.apply(&Write { key, when, effect: Effect::Put(rows::row(&after)) }).await?;
         Ok(after)
     }
 
     /// Makes all of these writes, or none. A contention that outlasts the retries is a conflict.
     pub async fn transact(&self, writes: &[Write]) -> Result<(), WriteError> {
+        self.retried(|| self.db.transact(writes)).await.map_err(WriteError::or_conflict)
+    }
+
+    /// Makes one write as it is, without a version. A contention that outlasts the retries is a conflict.
+    pub async fn apply(&self, write: &Write) -> Result<(), WriteError> {
+        self.retried(|| self.db.write(write, Answer::None)).await.map(drop).map_err(WriteError::or_conflict)
+    }
+
+    /// The result of this write, which is tried again after a contention.
+    async fn retried<T, F>(&self, write: impl Fn() -> F) -> Result<T, WriteError>
+    where
+        F: Future<Output = Result<T, WriteError>>,
+    {
         let mut tries = 0;
         loop {
-            match self.db.transact(writes).await {
-                Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
-                    tries += 1;
-                    self.jitter(tries).await;
-                }
-                Err(WriteError::Contended) => return Err(WriteError::CONFLICT),
+            match write().await {
+                Err(WriteError::Contended) if tries < CONTENTION_RETRIES => tries += 1,
                 other => return other,
             }
+            let most_s = 0.02 * f64::from(1_u32 << tries);
+            tokio::time::sleep(Duration::from_secs_f64(self.rng.between(most_s / 2.0, most_s))).await;
         }
-    }
-
-    /// Makes one write. A contention that outlasts the retries is a conflict.
-    async fn write_one(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        match self.try_write(write, answer).await {
-            Err(WriteError::Contended) => Err(WriteError::CONFLICT),
-            other => other,
-        }
-    }
-
-    async fn try_write(&self, write: &Write, answer: Answer) -> Result<Option<Row>, WriteError> {
-        let mut tries = 0;
-        loop {
-            match self.db.write(write, answer).await {
-                Err(WriteError::Contended) if tries < CONTENTION_RETRIES => {
-                    tries += 1;
-                    self.jitter(tries).await;
-                }
-                other => return other,
-            }
-        }
-    }
-
-    async fn jitter(&self, tries: u32) {
-        let most_s = 0.02 * f64::from(1_u32 << tries.min(6));
-        tokio::time::sleep(Duration::from_secs_f64(self.rng.between(most_s / 2.0, most_s))).await;
     }
 
     /// A steady heartbeat: one conditional write and no read. `Ok(Ok)` is the record after the write. `Ok(Err)` means
@@ -451,10 +423,10 @@ impl Store {
         }
         let effect = Effect::Update { set, remove: Vec::new() };
         let write = Write { key: node_key(pulse.node_id.slot()), when, effect };
-        match self.try_write(&write, Answer::Row).await {
-            Ok(Some(item)) => Ok(Ok(from_row(Table::Nodes, &item)?)),
+        match self.retried(|| self.db.write(&write, Answer::Row)).await {
+            Ok(Some(item)) => Ok(Ok(from_item(Table::Nodes, &item)?)),
             Ok(None) => Ok(Err(self.node(pulse.node_id.slot()).await?)),
-            Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_row(Table::Nodes, &item)?))),
+            Err(WriteError::Conflict(Some(item))) => Ok(Err(Some(from_item(Table::Nodes, &item)?))),
             Err(WriteError::Conflict(None)) => Ok(Err(None)),
             Err(WriteError::Contended) => Err(DbError::Throttled { operation: "UpdateItem" }),
             Err(WriteError::Db(e)) => Err(e),
@@ -491,12 +463,7 @@ impl Store {
             ],
             effect: Effect::Update { set, remove },
         };
-        self.write_one(&write, Answer::None).await.map(|_| ())
-    }
-
-    /// Makes one write as it is, without a version.
-    pub async fn apply(&self, write: &Write) -> Result<(), WriteError> {
-        self.write_one(write, Answer::None).await.map(|_| ())
+        self.apply(&write).await
     }
 
     /// An event as a write, for a transaction.
@@ -509,7 +476,7 @@ impl Store {
     /// conflict.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
         match &event.once {
-            None => self.write_one(&Self::event_write(event), Answer::None).await.map(|_| ()),
+            None => self.apply(&Self::event_write(event)).await,
             Some(once) => self.transact(&[rows::once_write(once), Self::event_write(event)]).await,
         }
     }
@@ -518,7 +485,7 @@ impl Store {
     pub async fn record_over(&self, before: &Event, event: &Event) -> Result<(), WriteError> {
         let detail = rows::to_item(before).remove("detail").map(|detail| Cond::Eq("detail", detail));
         let write = Write { when: detail.into_iter().collect(), ..Self::event_write(event) };
-        self.write_one(&write, Answer::None).await.map(|_| ())
+        self.apply(&write).await
     }
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.

@@ -22,8 +22,7 @@ pub(crate) fn dynamo(url: &str, cluster: ClusterName) -> Dynamo {
     Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config.build()), cluster)
 }
 
-/// The calls by operation, and the bytes of the rows that came back. Of a row of a list, the text
-/// counts: to make its attributes costs more than the run.
+/// The calls by operation, and the bytes of the rows that came back.
 #[derive(Default)]
 pub(crate) struct Meter {
     calls: Mutex<BTreeMap<String, usize>>,
@@ -38,8 +37,7 @@ impl Meter {
 
     fn count(&self, operation: impl Into<String>, calls: usize, rows: &[Row]) {
         *self.calls.lock().unwrap().entry(operation.into()).or_default() += calls;
-        *self.bytes.lock().unwrap() +=
-            rows.iter().map(|row| row.raw().map_or_else(|| embedded::size(row), str::len)).sum::<usize>();
+        *self.bytes.lock().unwrap() += rows.iter().map(|row| embedded::size(row)).sum::<usize>();
     }
 }
 

@@ -14,8 +14,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::{Mutex, PoisonError};
 use store::{
-    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, Scan, TABLES, Table, Words,
-    Write, WriteError,
+    Answer, Db, DbError, Effect, Index, Item, Key, KeySchema, Page, PageKey, Query, Row, Scan, TABLES, Table, Write,
+    WriteError,
 };
 
 /// The most items of one transaction (DynamoDB API reference, TransactWriteItems).
@@ -276,11 +276,7 @@ impl Model {
             let table = scan.table.definition().key;
             refused("Scan", rules::place(&[table, scan.index.map_or(table, |i| i.key)], from))?;
         }
-        let mut page = self.page(scan, None, false, from, most.max(1), now)?;
-        if let Some(only) = scan.only.map(Words::condition) {
-            page.items.retain(|row| rules::holds(std::slice::from_ref(&only), Some(row)));
-        }
-        Ok(page)
+        self.page(scan, None, false, from, most.max(1), now)
     }
 
     fn page(
@@ -338,20 +334,14 @@ impl Model {
             Effect::Check => "TransactWriteItems",
         };
         refused(operation, rules::write(write))?;
-        let wants = answer == Answer::Row;
+        let wants = answer == Answer::Row && matches!(write.effect, Effect::Update { .. });
         let before = self.get(&write.key).cloned();
         if !rules::holds(&write.when, before.as_deref()) {
-            let old = before.filter(|_| wants && !matches!(write.effect, Effect::Delete | Effect::Check));
-            return Err(WriteError::Conflict(old));
+            return Err(WriteError::Conflict(before.filter(|_| wants)));
         }
         let Some(after) = rules::outcome(write, before.as_deref()) else { return Ok((None, None)) };
         let after = after.map(Row::from);
-        let shown = match &write.effect {
-            _ if !wants => None,
-            // A put returns the item as the client sent it.
-            Effect::Put(item) => Some(Row::from(item.clone())),
-            _ => after.clone(),
-        };
+        let shown = after.clone().filter(|_| wants);
         Ok((shown, Some(self.apply(&write.key, before, after, now))))
     }
 

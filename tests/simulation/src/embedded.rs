@@ -385,11 +385,10 @@ impl Db for Embedded {
                     condition_expression,
                     expression_attribute_names,
                     expression_attribute_values,
-                    return_values_on_condition_check_failure,
                     ..PutItemRequest::default()
                 };
                 self.db.put_item(request).map_err(|e| not_written(operation, e))?;
-                Ok(wants.then(|| Row::from(put.clone())))
+                Ok(None)
             }
             Effect::Update { set, remove } => {
                 let operation = "UpdateItem";

@@ -48,8 +48,8 @@ async fn the_orders_of_a_node_with_many_large_allocs_come_in_parts() {
         copy.extend(item(&[("alloc_id", s(id)), ("client", s("pending")), ("placed_seq", n(seq + number))]));
         raw.put("allocs", &copy).await;
     }
-    let all: Vec<String> = copies.iter().chain([&placed.alloc_id]).map(ToString::to_string).collect();
-    record.insert("allocs".into(), AttributeValue::Ss(all));
+    let all: Vec<AttributeValue> = copies.iter().chain([&placed.alloc_id]).map(s).collect();
+    record.insert("allocs".into(), AttributeValue::L(all));
     record.insert("seq".into(), n(seq + 150));
     raw.put("nodes", &record).await;
 

@@ -1,7 +1,7 @@
 //! Every default of the contract: a row without the attribute reads as the row that has the default.
 
 use super::json::attribute;
-use crate::rows::{self, Readable, from_item, row};
+use crate::rows::{self, from_item, row};
 use crate::tables::Table;
 use crate::write::Item;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -9,6 +9,7 @@ use model::control::{DemandNeed, DemandSet, RunRow};
 use model::fixtures::{self, at};
 use model::{Alloc, AllocSummary, Capacity, Handle, HandleKind, HandleState, Job, JobSummary, NodeRecord};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ const CONTRACT: &str =
 
 /// The attributes of this part of the contract that have a default: `name` TYPE [default].
 fn defaults(part: &str) -> Vec<(&'static str, Value)> {
-    let text = CONTRACT.split_once(part).expect(part).1.split("\n### ").next().unwrap();
+    let text = CONTRACT.split_once(&format!("### {part}")).expect(part).1.split("\n### ").next().unwrap();
     let words: Vec<&str> = text.split('`').collect();
     let of = |pair: &[&'static str]| {
         let (name, behind) = (pair[0], pair[1]);
@@ -31,16 +32,10 @@ fn defaults(part: &str) -> Vec<(&'static str, Value)> {
     words.get(1..).unwrap().chunks_exact(2).filter_map(of).collect()
 }
 
-/// Checks each default: the row without the attribute reads as the row with the default.
-fn check<R: Readable + Serialize>(table: Table, part: &str, whole: &Item, but: &[&str]) -> BTreeSet<&'static str> {
-    check_within::<R>(table, part, None, whole, but)
-}
-
-/// The same for the parts of an attribute that is a map.
-fn check_within<R: Readable + Serialize>(
+/// Checks each default of this part of the contract: the row without the attribute reads as the row with the default.
+fn check<R: DeserializeOwned + Serialize>(
     table: Table,
     part: &str,
-    map: Option<&str>,
     whole: &Item,
     but: &[&str],
 ) -> BTreeSet<&'static str> {
@@ -53,8 +48,8 @@ fn check_within<R: Readable + Serialize>(
         let with = |value: Option<AttributeValue>| {
             let mut item = whole.clone();
             match value {
-                Some(value) => inside(&mut item, map).insert(name.to_owned(), value),
-                None => inside(&mut item, map).remove(name),
+                Some(value) => inside(&mut item, part).insert(name.to_owned(), value),
+                None => inside(&mut item, part).remove(name),
             };
             read(&item, name)
         };
@@ -65,10 +60,12 @@ fn check_within<R: Readable + Serialize>(
     seen
 }
 
-/// The map of this name in the row; without a name the row.
-fn inside<'a>(row: &'a mut Item, map: Option<&str>) -> &'a mut Item {
-    let Some(map) = map else { return row };
-    match row.entry(map.to_owned()).or_insert_with(|| AttributeValue::M(Item::new())) {
+/// The attribute of this name in the row, if it is one of the maps; otherwise the row.
+fn inside<'a>(row: &'a mut Item, part: &str) -> &'a mut Item {
+    if !["needs", "work", "failure_policy"].contains(&part) {
+        return row;
+    }
+    match row.entry(part.to_owned()).or_insert_with(|| AttributeValue::M(Item::new())) {
         AttributeValue::M(inside) => inside,
         other => panic!("{other:?}"),
     }
@@ -77,27 +74,26 @@ fn inside<'a>(row: &'a mut Item, map: Option<&str>) -> &'a mut Item {
 #[test]
 fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     let node = fixtures::ready(0);
-    let nodes = check::<NodeRecord>(Table::Nodes, "### nodes", &row(&node), &[]);
+    let nodes = check::<NodeRecord>(Table::Nodes, "nodes", &row(&node), &[]);
     assert!(nodes.contains("intent") && nodes.contains("vcpus") && nodes.contains("idle_runs"), "{nodes:?}");
 
     let mut job = fixtures::job(1);
     job.summary.priority = 7;
-    let jobs = check::<Job>(Table::Jobs, "### jobs", &row(&job), &[]);
+    let jobs = check::<Job>(Table::Jobs, "jobs", &row(&job), &[]);
     assert_eq!(jobs, ["begun", "failed_count", "give_up_after_s", "lost_count", "paused", "priority"].into());
-    check::<JobSummary>(Table::Jobs, "### jobs", &row(&job), &["failed_count", "lost_count"]);
+    check::<JobSummary>(Table::Jobs, "jobs", &row(&job), &["failed_count", "lost_count"]);
 
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
-    assert_eq!(check::<Alloc>(Table::Allocs, "### allocs", &row(&alloc), &[]), ["awaiting"].into());
-    check::<AllocSummary>(Table::Allocs, "### allocs", &row(&alloc), &[]);
+    assert_eq!(check::<Alloc>(Table::Allocs, "allocs", &row(&alloc), &[]), ["awaiting"].into());
+    check::<AllocSummary>(Table::Allocs, "allocs", &row(&alloc), &[]);
     for (map, parts) in [("needs", 8), ("work", 2), ("failure_policy", 7)] {
-        let part = format!("### {map}");
-        let found = check_within::<Job>(Table::Jobs, &part, Some(map), &row(&job), &[]);
-        assert_eq!(found, check_within::<Alloc>(Table::Allocs, &part, Some(map), &row(&alloc), &[]));
+        let found = check::<Job>(Table::Jobs, map, &row(&job), &[]);
+        assert_eq!(found, check::<Alloc>(Table::Allocs, map, &row(&alloc), &[]));
         assert_eq!(found.len(), parts, "{found:?}");
     }
 
     let handle = Handle::new(node.node_id().unwrap(), "c".into(), HandleKind::Container, HandleState::Live, 1, at(0));
-    let handles = check::<Handle>(Table::Handles, "### handles", &rows::handle_row(&handle), &[]);
+    let handles = check::<Handle>(Table::Handles, "handles", &rows::handle_row(&handle), &[]);
     assert_eq!(handles, ["keep"].into());
 }
 
@@ -105,10 +101,10 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
 fn so_do_those_of_the_control_table() {
     let of_run = ["duration_ms", "actions", "left", "failed"];
     let of_need: BTreeSet<&str> = ["vcpus", "memory_mib", "scratch_gib", "gpus", "gpu_memory_gib", "exclusive"].into();
-    let all: BTreeSet<&str> = defaults("### control").into_iter().map(|(name, _)| name).collect();
+    let all: BTreeSet<&str> = defaults("control").into_iter().map(|(name, _)| name).collect();
     assert_eq!(all, of_run.into_iter().chain(of_need.iter().copied()).collect());
     let run = RunRow::of_function("poll-and-scale");
-    check::<RunRow>(Table::Control, "### control", &row(&run), &of_need.into_iter().collect::<Vec<_>>());
+    check::<RunRow>(Table::Control, "control", &row(&run), &of_need.into_iter().collect::<Vec<_>>());
     let entry = |need: &str| {
         let row = format!("{{\"key\": \"demand#a\", \"need\": {need}}}");
         serde_json::from_str::<DemandSet>(&row).unwrap().entry.need.unwrap()

@@ -1,8 +1,8 @@
 //! Attributes and JSON. What serializes to JSON can be an attribute, and each attribute has a form in JSON.
 //!
-//! Guarantees: an object is a map, without its fields that are null; a list is a list, a word is a text; a set becomes a list; a
-//! compressed text is text.
-//! Does not: know tables or records, which attributes are sets, or which are left out.
+//! Guarantees: an object is a map, without its fields that are null; a list is a list, a word is a text; a compressed
+//! text is text.
+//! Does not: know tables or records, or which attributes are left out.
 
 use super::compressed;
 use crate::write::Item;
@@ -40,12 +40,6 @@ pub(crate) fn plain(value: &AttributeValue) -> Value {
         AttributeValue::S(text) => Value::String(text.clone()),
         AttributeValue::L(list) => list.iter().map(plain).collect(),
         AttributeValue::M(map) => to_json(map),
-        AttributeValue::Ss(texts) => {
-            let mut texts = texts.clone();
-            texts.sort_unstable();
-            texts.into()
-        }
-        AttributeValue::Ns(numbers) => numbers.iter().map(|t| number(t)).collect(),
         AttributeValue::Null(_) => Value::Null,
         // No text: whoever reads the row as a record gets an error.
         other => compressed::text(other).map_or(Value::Array(Vec::new()), Value::String),

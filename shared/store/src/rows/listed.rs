@@ -3,11 +3,12 @@
 //! Guarantees: a row that cannot be read does not hide the others; it comes with its table, its key and the mistake.
 //! Does not: decide what follows from such a row. The observation does.
 
-use super::{Readable, from_row, key_text};
+use super::{from_item, key_text};
 use crate::db::{DbError, Row};
 use crate::tables::Table;
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::ids::{AllocId, JobId, NodeId, Slot};
+use serde::de::DeserializeOwned;
 use std::fmt;
 
 /// A row that cannot be read as the model's type.
@@ -94,9 +95,9 @@ impl<R> Default for Listed<R> {
 impl<R> Listed<R> {
     pub(crate) fn add(&mut self, table: Table, row: &Row)
     where
-        R: Readable,
+        R: DeserializeOwned,
     {
-        match from_row(table, row) {
+        match from_item(table, row) {
             Ok(read) => self.rows.push(read),
             Err(DbError::Corrupt { detail, .. }) => {
                 self.unreadable.push(Unreadable { table, detail, row: row.clone() });
@@ -108,7 +109,7 @@ impl<R> Listed<R> {
 
     pub(crate) fn of<'r>(table: Table, rows: impl IntoIterator<Item = &'r Row>) -> Self
     where
-        R: Readable,
+        R: DeserializeOwned,
     {
         let mut listed = Self::default();
         rows.into_iter().for_each(|row| listed.add(table, row));

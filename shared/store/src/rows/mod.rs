@@ -4,7 +4,6 @@
 //! what changed, so that it never overwrites the pulse by accident.
 //! Does not: know any condition except the version.
 
-pub(crate) mod answered;
 pub(crate) mod compressed;
 #[cfg(test)]
 pub(crate) mod defaults;
@@ -12,9 +11,8 @@ pub(crate) mod end;
 pub(crate) mod job_event;
 pub(crate) mod json;
 pub(crate) mod listed;
-pub(crate) mod raw;
 
-use crate::db::{DbError, Row};
+use crate::db::DbError;
 use crate::tables::Table;
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -33,10 +31,6 @@ use std::sync::LazyLock;
 
 /// Counts that are 0 when they are absent.
 const COUNTS: &[&str] = &["failed_count", "lost_count"];
-
-/// Attributes that are sets, of texts or of numbers.
-const TEXT_SETS: &[&str] = &["allocs"];
-const NUMBER_SETS: &[&str] = &["done"];
 
 pub(crate) fn s(value: impl ToString) -> AttributeValue {
     AttributeValue::S(value.to_string())
@@ -60,13 +54,6 @@ pub(crate) fn to_item(value: &impl Serialize) -> Item {
     let mut item = object(value);
     leave_out_defaults(&mut item);
     item.retain(|name, value| {
-        if let AttributeValue::L(list) = value {
-            if TEXT_SETS.contains(&name.as_str()) {
-                *value = AttributeValue::Ss(list.drain(..).filter_map(|v| v.as_s().ok().cloned()).collect());
-            } else if NUMBER_SETS.contains(&name.as_str()) {
-                *value = AttributeValue::Ns(list.drain(..).filter_map(|v| v.as_n().ok().cloned()).collect());
-            }
-        }
         if let Some(bytes) = compressed::of(name, value) {
             *value = bytes;
         }
@@ -98,21 +85,11 @@ fn is_nothing(value: &AttributeValue) -> bool {
         AttributeValue::S(text) => text.is_empty(),
         AttributeValue::L(list) => list.is_empty(),
         AttributeValue::M(map) => map.is_empty(),
-        AttributeValue::Ss(set) | AttributeValue::Ns(set) => set.is_empty(),
         _ => false,
     }
 }
 
-/// A type that a row can be read as.
-pub(crate) trait Readable: DeserializeOwned + Clone + Send + Sync + 'static {}
-impl<R: DeserializeOwned + Clone + Send + Sync + 'static> Readable for R {}
-
-pub(crate) fn from_row<R: Readable>(table: Table, row: &Row) -> Result<R, DbError> {
-    // If its text cannot be read, the row may be wrong: `from_item` then says why.
-    row.read_as(|| row.raw().and_then(raw::read).map_or_else(|| from_item(table, row), Ok))
-}
-
-pub(crate) fn from_item<R: Readable>(table: Table, item: &Item) -> Result<R, DbError> {
+pub(crate) fn from_item<R: DeserializeOwned>(table: Table, item: &Item) -> Result<R, DbError> {
     serde_json::from_value(to_json(item)).map_err(|error| {
         let (table, key) = (table.suffix(), key_text(table, item));
         DbError::Corrupt { table, key, detail: error.to_string() }
@@ -497,7 +474,7 @@ mod tests {
         let size = |v: &AttributeValue| match v {
             AttributeValue::S(t) => t.len(),
             AttributeValue::N(t) => t.len() / 2 + 2,
-            AttributeValue::Ss(l) => l.iter().map(String::len).sum::<usize>() + 3,
+            AttributeValue::L(l) => l.iter().map(|id| id.as_s().unwrap().len() + 1).sum::<usize>() + 3,
             _ => 1,
         };
         let bytes: usize = item.iter().map(|(k, v)| k.len() + size(v)).sum();

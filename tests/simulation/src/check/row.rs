@@ -61,7 +61,7 @@ pub(super) fn is_true(row: &Item, name: &str) -> bool {
 
 pub(super) fn set(row: &Item) -> BTreeSet<AllocId> {
     match row.get("allocs") {
-        Some(AttributeValue::Ss(ids)) => ids.iter().filter_map(|i| i.parse().ok()).collect(),
+        Some(AttributeValue::L(ids)) => ids.iter().filter_map(|i| i.as_s().ok()?.parse().ok()).collect(),
         _ => BTreeSet::new(),
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn is_ended(row: &Item) -> bool {
 /// The members of a job that are done.
 pub(super) fn done(job: &Item) -> BTreeSet<u32> {
     match job.get("done") {
-        Some(AttributeValue::Ns(members)) => members.iter().filter_map(|m| m.parse().ok()).collect(),
+        Some(AttributeValue::L(members)) => members.iter().filter_map(|m| m.as_n().ok()?.parse().ok()).collect(),
         _ => BTreeSet::new(),
     }
 }

@@ -76,7 +76,7 @@ fn entry(values: &[(&str, AttributeValue)]) -> Vec<Edit> {
 }
 
 fn other_alloc() -> AttributeValue {
-    AttributeValue::Ss(vec!["01JD0000000000000000000000.0.5".into()])
+    AttributeValue::L(vec![s("01JD0000000000000000000000.0.5")])
 }
 
 pub const STATES: &[State] = &[
@@ -90,7 +90,7 @@ pub const STATES: &[State] = &[
         name: "a record lists an alloc without a row",
         fate: Right(4),
         edits: &|t| {
-            let both = AttributeValue::Ss(vec![t.broken.alloc.to_string(), "01JD0000000000000000000000.0.5".into()]);
+            let both = AttributeValue::L(vec![s(t.broken.alloc), s("01JD0000000000000000000000.0.5")]);
             of_node(t, vec![("allocs", Some(both))])
         },
     },
@@ -107,7 +107,7 @@ pub const STATES: &[State] = &[
         name: "a record lists an alloc that runs on another node",
         fate: Right(4),
         edits: &|t| {
-            let both = AttributeValue::Ss(vec![t.broken.alloc.to_string(), t.neighbour.alloc.to_string()]);
+            let both = AttributeValue::L(vec![s(t.broken.alloc), s(t.neighbour.alloc)]);
             of_node(t, vec![("allocs", Some(both))])
         },
     },

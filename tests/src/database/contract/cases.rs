@@ -182,7 +182,7 @@ async fn one_condition(
     write.when = when;
     // DynamoDB refuses a check without a condition.
     let is = if name == "check" && write.when.is_empty() { Refused } else { is };
-    let answers = answer == Answer::Row && matches!(name, "update" | "put");
+    let answers = answer == Answer::Row && name == "update";
     let expected = match is {
         True => Got::Row(after.as_ref().filter(|_| answers).map(seen)),
         False => Got::Conflict(before.as_ref().filter(|_| answers).map(seen)),
@@ -355,7 +355,6 @@ async fn effects(bench: &Bench) {
             let after = case.after.as_ref().map(|a| a.as_ref().map(|a| row(&key, a)));
             let answered = match (&write.effect, way) {
                 // A put returns the item as the client sent it.
-                (Effect::Put(put), "answered") => Some(seen(put)),
                 (Effect::Update { .. }, "answered") => after.clone().flatten().as_ref().map(seen),
                 _ => None,
             };

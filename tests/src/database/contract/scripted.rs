@@ -244,23 +244,6 @@ async fn every_operation_tells_throttling_from_refusal() {
     }
 }
 
-/// The maps of the SDK would more than double the CPU of a run on a large fleet, and add to that of each heartbeat.
-#[tokio::test]
-async fn the_rows_of_a_list_and_an_update_come_as_their_text() {
-    let played = Played::new([(200, json!({"Count": 1, "Items": [{"job_id": {"S": "a"}}]}))]).await;
-    let (query, scan) =
-        (crate::database::contract::lists::query(Table::Events, None, s("x")), Scan::all(Table::Jobs, None));
-    let pages = [played.dynamo.query(&query, None).await, played.dynamo.scan(&scan, None).await];
-    for page in pages.map(Result::unwrap) {
-        assert_eq!(page.items[0].raw(), Some(r#"{"job_id":{"S":"a"}}"#));
-        assert_eq!(page.items[0]["job_id"], s("a"));
-    }
-    let played = Played::new([(200, json!({"Attributes": {"job_id": {"S": "a"}}}))]).await;
-    let row = played.dynamo.write(&update(&job("a"), &[("version", n(1))], &[]), Answer::Row).await.unwrap().unwrap();
-    assert_eq!(row.raw(), Some(r#"{"job_id":{"S":"a"}}"#));
-    assert_eq!(row["job_id"], s("a"));
-}
-
 #[tokio::test]
 async fn an_invalid_answer_is_an_error() {
     let missing = Played::new([error("ResourceNotFoundException")]).await;
