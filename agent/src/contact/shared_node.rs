@@ -76,6 +76,13 @@ impl SharedNode {
         updated.inspect_err(|error| tracing::error!(%error, "cannot save the state of the node")).ok()
     }
 
+    /// Like `update_or_log`, for what the control plane should know at once: sends a heartbeat.
+    pub async fn update_and_beat(&self, change: impl FnOnce(&mut Node)) {
+        if self.update_or_log(change).await.is_some() {
+            self.heartbeat_now.notify_one();
+        }
+    }
+
     /// Stops all allocs on the agent's own decision, and returns how many were not stopping before. The allocs stop
     /// even if this decision cannot be saved, because an agent that starts again would decide the same.
     pub async fn stop_all(&self, why: &str) -> usize {

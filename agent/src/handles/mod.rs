@@ -1,13 +1,14 @@
-//! Lists the handles of this node (alloc directories, caches and containers), and destroys them.
+//! Lists the handles of this node (allocs and caches), and destroys them.
 //!
-//! Guarantees: removes only directories directly in `allocs` and `caches`, and containers, and each only if it has the label
-//! that was reported of it; the label is removed last, so that a half-destroyed handle is still known to be this node's. A
-//! handle that does not exist counts as destroyed.
+//! Guarantees: removes only directories directly in `allocs` and `caches`, and each only if it has the label that was reported of
+//! it; the label is removed last, so that a half-destroyed handle is still known to be this node's. The container of an alloc is
+//! removed before the directory of the alloc, so the directories name all containers. A handle that does not exist counts as
+//! destroyed.
 //! Does not: decide what to destroy, or remember which allocs are still needed (`protocol` does).
 
 pub mod sweep;
 
-use crate::contact::shared_node::{SharedNode, lock};
+use crate::contact::shared_node::SharedNode;
 use crate::machine::atomic_file::{self, absent_is_fine, if_there};
 use crate::machine::blocking::blocking;
 use crate::machine::data_dir::DataDir;
@@ -21,18 +22,12 @@ use model::HandleKind;
 use model::ids::AllocId;
 use model::wire::ReportedHandle;
 use remove_tree::remove_tree;
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// The prefix of the handle of a cache.
 const CACHE_PREFIX: &str = "cache:";
-
-/// The runtimes are asked for containers at least this often, also where no alloc has one: a person may have made one.
-const LIST_AGAIN: Duration = Duration::from_secs(60);
 
 /// The prefix of the directory of a cache that is being removed. Directories whose names begin with a dot are not listed.
 const TAKEN_PREFIX: &str = ".gone-";
@@ -51,8 +46,6 @@ pub enum HandleTarget {
     Alloc(AllocId),
     /// A cache, by name.
     Cache(String),
-    /// A container that is not named after an alloc.
-    Container(String),
 }
 
 impl HandleTarget {
@@ -61,11 +54,7 @@ impl HandleTarget {
         if let Some(name) = handle.strip_prefix(CACHE_PREFIX) {
             return is_cache_name(name).then(|| Self::Cache(name.to_owned()));
         }
-        if let Ok(id) = handle.parse() {
-            return Some(Self::Alloc(id));
-        }
-        // The rule for cache names fits containers too: it allows every name that docker allows.
-        is_cache_name(handle).then(|| Self::Container(handle.to_owned()))
+        handle.parse().ok().map(Self::Alloc)
     }
 }
 
@@ -75,8 +64,6 @@ pub struct HandleStore {
     caches: PathBuf,
     cache_labels: PathBuf,
     containers: Containers,
-    /// When the runtimes last said that there is no container.
-    without_containers_at: Arc<Mutex<Option<Instant>>>,
     outputs: Outputs,
 }
 
@@ -85,15 +72,13 @@ impl HandleStore {
     /// the directory of the alloc is destroyed.
     pub fn new(data: &DataDir, containers: Containers, outputs: Outputs) -> Self {
         let (allocs, caches, cache_labels) = (data.allocs(), data.caches(), data.cache_labels());
-        Self { allocs, caches, cache_labels, containers, without_containers_at: Arc::default(), outputs }
+        Self { allocs, caches, cache_labels, containers, outputs }
     }
 
-    pub async fn list(&self) -> HandleList {
-        let mut found = BTreeMap::new();
+    pub fn list(&self) -> HandleList {
+        let mut handles = Vec::new();
         let mut complete = true;
-        let mut add = |handle: String, kind, label| {
-            found.entry(handle.clone()).or_insert(ReportedHandle { handle, kind, label, stays: None });
-        };
+        let mut add = |handle: String, kind, label| handles.push(ReportedHandle { handle, kind, label, stays: None });
         let results = [
             self.each_alloc(|name, label| add(name, HandleKind::Container, label)),
             directories(&self.caches).map(|caches| {
@@ -107,37 +92,7 @@ impl HandleStore {
             tracing::warn!(%error, "cannot list all handles: the report is not complete");
             complete = false;
         }
-        if self.may_have_containers(Instant::now()) {
-            let asked_at = Instant::now();
-            let mut is_without = true;
-            for runtime in self.containers.listed() {
-                match runtime.list(&self.allocs).await {
-                    Ok(found) => {
-                        is_without &= found.is_empty();
-                        found.into_iter().for_each(|c| add(c.name, HandleKind::Container, Some(c.label)));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot list the containers: the report is not complete");
-                        (complete, is_without) = (false, false);
-                    }
-                }
-            }
-            *lock(&self.without_containers_at) = is_without.then_some(asked_at);
-        }
-        HandleList { handles: found.into_values().collect(), complete }
-    }
-
-    /// Whether the runtimes must be asked for containers. A call of docker or podman costs more CPU than everything else that a
-    /// small job needs here. Only an alloc with an image has a container, and its directory stays until the container is removed.
-    fn may_have_containers(&self, now: Instant) -> bool {
-        let asked_lately = lock(&self.without_containers_at).is_some_and(|at| now.duration_since(at) < LIST_AGAIN);
-        // A task that cannot be read counts as one with an image.
-        let has_image = |path: PathBuf| match AllocDir::at(path).task() {
-            Ok(task) => task.is_some_and(|task| task.order.work.image.is_some()),
-            Err(_) => true,
-        };
-        !asked_lately
-            || directories(&self.allocs).map_or(true, |dirs| dirs.into_iter().any(|(_, path)| has_image(path)))
+        HandleList { handles, complete }
     }
 
     fn each_alloc(&self, mut add: impl FnMut(String, Option<String>)) -> io::Result<()> {
@@ -159,7 +114,6 @@ impl HandleStore {
         match target {
             HandleTarget::Alloc(id) => !allocs.contains_key(id) && !ends::is_running(&AllocDir::of(&self.allocs, *id)),
             HandleTarget::Cache(name) => allocs.values().all(|alloc| !alloc.order.work.caches.contains(name)),
-            HandleTarget::Container(_) => true,
         }
     }
 
@@ -172,20 +126,21 @@ impl HandleStore {
         match target {
             HandleTarget::Alloc(id) => {
                 let dir = AllocDir::of(&self.allocs, *id);
+                let (found, path) = (dir.label(), dir.path());
+                let is_empty = fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
+                if !is_empty && found.as_deref() != Some(label) {
+                    return Err(relabelled(path, found.as_deref()));
+                }
                 // An alloc without an image has no container, and most have none. So the runtimes need not be asked.
                 if dir.task().ok().flatten().is_none_or(|task| task.order.work.image.is_some()) {
-                    self.remove_container(&id.to_string(), label).await?;
-                }
-                let (label, outputs, id) = (label.to_owned(), self.outputs.clone(), *id);
-                blocking(move || {
-                    let (found, path) = (dir.label(), dir.path());
-                    let is_empty = fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
-                    if is_empty || found.as_ref() == Some(&label) {
-                        outputs.keep(id, &dir);
-                        remove_labelled(path)
-                    } else {
-                        Err(relabelled(&path.display(), found.as_deref()))
+                    for runtime in self.containers.listed() {
+                        runtime.remove(&id.to_string()).await?;
                     }
+                }
+                let (outputs, id) = (self.outputs.clone(), *id);
+                blocking(move || {
+                    outputs.keep(id, &dir);
+                    remove_labelled(dir.path())
                 })
                 .await
             }
@@ -194,7 +149,6 @@ impl HandleStore {
                     |node: &Node| if self.is_free(node, target) { self.take_cache(name, label) } else { Ok(None) };
                 self.remove_taken(state.read(take)?).await
             }
-            HandleTarget::Container(name) => self.remove_container(name, label).await,
         }
     }
 
@@ -207,7 +161,7 @@ impl HandleStore {
         }
         let found = read_label(&file);
         if found.as_deref() != Some(label) {
-            return Err(relabelled(&dir.display(), found.as_deref()));
+            return Err(relabelled(&dir, found.as_deref()));
         }
         // Leftovers of earlier agents keep their names: their removal may take long, and the caller may hold a lock.
         let mut places = (0..u32::MAX).map(|n| self.caches.join(format!("{TAKEN_PREFIX}{n}-{name}")));
@@ -249,23 +203,12 @@ impl HandleStore {
             tracing::warn!(%error, "cannot remove what is left of a cache");
         }
     }
-
-    /// Removes the container of this name, if it has this label. A container without the label of a node is not ours.
-    async fn remove_container(&self, name: &str, label: &str) -> io::Result<()> {
-        for runtime in self.containers.listed() {
-            match runtime.list(&self.allocs).await?.into_iter().find(|c| c.name == name) {
-                Some(container) if container.label == label => runtime.remove(name).await?,
-                Some(container) => return Err(relabelled(&name, Some(&container.label))),
-                None => {}
-            }
-        }
-        Ok(())
-    }
 }
 
-fn relabelled(what: &dyn std::fmt::Display, found: Option<&str>) -> io::Error {
+fn relabelled(dir: &Path, found: Option<&str>) -> io::Error {
+    let dir = dir.display();
     let found = found.map_or_else(|| "no label".to_owned(), |label| format!("the label {label}"));
-    io::Error::other(format!("{what} has {found} now: it is left alone; remove it by hand if nobody needs it"))
+    io::Error::other(format!("{dir} has {found} now: it is left alone; remove it by hand if nobody needs it"))
 }
 
 fn read_label(file: &Path) -> Option<String> {
@@ -302,7 +245,7 @@ fn directories(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 mod tests {
     use super::*;
     use crate::protocol::Identity;
-    use crate::protocol::testing::{alloc_id, durable, node_id, order, task};
+    use crate::protocol::testing::{alloc_id, durable, node_id};
 
     fn store(root: &Path) -> (SharedNode, HandleStore) {
         let data = DataDir::open(root).unwrap();
@@ -342,7 +285,7 @@ mod tests {
         fs::write(store.cache_labels.join("m2"), node_id().to_string()).unwrap();
         fs::create_dir(store.allocs.join(".new-x")).unwrap();
         fs::create_dir(store.allocs.join("cut-short")).unwrap();
-        let HandleList { handles, complete } = store.list().await;
+        let HandleList { handles, complete } = store.list();
         let listed: Vec<_> = handles.iter().map(|h| (h.handle.as_str(), h.kind, h.label.as_deref().unwrap())).collect();
         let (alloc, own) = (alloc_id(0).to_string(), node_id().to_string());
         let want = [
@@ -354,32 +297,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_runtimes_are_asked_again_after_a_minute_or_when_an_alloc_has_an_image() {
-        let root = tempfile::tempdir().unwrap();
-        let (_state, store) = store(root.path());
-        let now = Instant::now();
-        assert!(store.may_have_containers(now), "nobody asked yet");
-        store.list().await;
-        let dir = create(&store, Some("x"));
-        assert!(!store.may_have_containers(Instant::now()));
-        assert!(store.may_have_containers(Instant::now() + LIST_AGAIN));
-        fs::write(dir.join("task.json"), "what nobody can read").unwrap();
-        assert!(store.may_have_containers(Instant::now()));
-        let mut task = task(order(0, 1));
-        for (image, asks) in [(None, false), (Some("busybox".to_owned()), true)] {
-            task.order.work.image = image;
-            fs::write(dir.join("task.json"), serde_json::to_vec(&task).unwrap()).unwrap();
-            assert_eq!(store.may_have_containers(Instant::now()), asks);
-        }
-    }
-
-    #[tokio::test]
     async fn sw_03_a_failed_listing_is_not_complete() {
         let root = tempfile::tempdir().unwrap();
         let (_state, store) = store(root.path());
         create(&store, Some("x"));
         fs::remove_dir(&store.caches).unwrap();
-        let HandleList { handles, complete } = store.list().await;
+        let HandleList { handles, complete } = store.list();
         assert_eq!((handles.len(), complete), (1, false));
     }
 
@@ -387,7 +310,7 @@ mod tests {
     async fn sw_07_no_handles_are_a_complete_list() {
         let root = tempfile::tempdir().unwrap();
         let (_state, store) = store(root.path());
-        assert_eq!(store.list().await, HandleList { handles: Vec::new(), complete: true });
+        assert_eq!(store.list(), HandleList { handles: Vec::new(), complete: true });
     }
 
     #[tokio::test]
@@ -453,11 +376,11 @@ mod tests {
         let dir = create(&store, Some(&own));
         remove_tree(&dir.join("work")).unwrap();
         let listed = |list: HandleList| list.handles.into_iter().map(|h| h.handle).collect::<Vec<_>>();
-        assert_eq!(listed(store.list().await), [alloc_id(0).to_string()]);
+        assert_eq!(listed(store.list()), [alloc_id(0).to_string()]);
         store.remove_leftovers().await;
         store.destroy(&HandleTarget::Alloc(alloc_id(0)), &own, &state).await.unwrap();
         assert_eq!(fs::read_dir(&store.caches).unwrap().count(), 0);
-        assert!(!dir.exists() && listed(store.list().await).is_empty());
+        assert!(!dir.exists() && listed(store.list()).is_empty());
     }
 
     #[test]

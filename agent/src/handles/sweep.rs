@@ -86,7 +86,7 @@ impl Sweeper {
         history: &mut ReportHistory,
     ) -> Result<Duration, CallError> {
         let as_of = state.read(|n| n.durable.as_of);
-        let list = self.with_failures(self.handles.list().await);
+        let list = self.with_failures(self.handles.list());
         if history.reported_at.is_some_and(|at| at.elapsed() >= AT_LEAST_EVERY) {
             state.update_or_log(Node::report_handles_again).await;
         }

@@ -2,9 +2,9 @@
 
 use super::cache::{Cache, check};
 use super::room::{DiskRoom, reserve};
-use super::{JobFiles, PATIENCE, patiently};
+use super::{JobFiles, PATIENCE};
 use crate::machine::blocking::on_files;
-use crate::work::obstacle::Obstacle;
+use crate::work::obstacle::{Obstacle, patiently};
 use crate::work::user_ids::give_below;
 use files::{Allowance, Beneath, ByteCount, MAX_BYTES, unpack_within};
 use model::enums::Service;
@@ -176,7 +176,7 @@ impl JobFiles<'_> {
         at: SystemTime,
         what: &str,
     ) -> Result<(), Obstacle> {
-        let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(what))?;
+        let access = self.of_node().map_err(|e| Obstacle::from(e).about(what))?;
         let (cache, form, to) = (self.cache(), content.form, to.to_owned());
         let get = async |file: File| self.fetch(access.s3().await?, &place, file, content.bytes).await;
         let has_room_for_two =
@@ -184,7 +184,7 @@ impl JobFiles<'_> {
         if form != Form::Tree && !has_room_for_two && !cache.has(content, self.now()) {
             // There is no room to keep it for other jobs too.
             patiently(what, PATIENCE, async || get(create(&to)?).await).await?;
-            check(content, &to).await.map_err(|e| Obstacle::of_s3(&e).about(what))?;
+            check(content, &to).await.map_err(|e| Obstacle::from(e).about(what))?;
             return finish(&to, form, at).map_err(|e| Obstacle::of_given(what, &e));
         }
         let held = patiently(what, PATIENCE, async || cache.get(content, self.now(), get).await).await?;

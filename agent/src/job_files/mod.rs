@@ -30,7 +30,6 @@ use s3::{S3, S3Error};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
 
 /// The files of one alloc, and what reading and storing them needs.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ impl JobFiles<'_> {
     /// S3 with the rights of the job. `what` says in an error what cannot be done.
     async fn of_job(&self, what: &str) -> Result<S3, Obstacle> {
         let Some(role) = &self.role else { return Err(Obstacle::Job(format!("{what}: the job has no role"))) };
-        role.s3(self.alloc.context.s3.endpoint.as_deref()).await.map_err(|fault| fault.about(what))
+        role.s3(what, self.alloc.context.s3.endpoint.as_deref()).await
     }
 
     /// The work directory as the job sees it.
@@ -77,27 +76,3 @@ impl Drop for TemporaryFile {
 
 /// How long S3 may not answer, before the alloc is lost.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The wait before a call is made again.
-const RETRY: Duration = Duration::from_secs(3);
-
-/// Repeats a call of S3 while its failure may pass, for at most `patience`. `what` says in an error what cannot be done.
-async fn patiently<T>(
-    what: &str,
-    patience: Duration,
-    call: impl AsyncFn() -> Result<T, S3Error>,
-) -> Result<T, Obstacle> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let error = match call().await {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
-        };
-        match Obstacle::of_s3(&error) {
-            Obstacle::Service(service, why) if Instant::now() < deadline => {
-                tracing::warn!(what, %service, why, "S3 is tried again");
-                sleep(RETRY).await;
-            }
-            fault => return Err(fault.about(what)),
-        }
-    }
-}

@@ -1,9 +1,9 @@
 //! Stores the outputs of a job, when no process of the job runs any more, and before the exit record is written.
 
 use super::made::{ArchivedOutput, MadeOutput, OutputForm, WorkDir, find, path_of, unreadable};
-use super::{JobFiles, PATIENCE, patiently};
+use super::{JobFiles, PATIENCE};
 use crate::machine::blocking::on_files;
-use crate::work::obstacle::Obstacle;
+use crate::work::obstacle::{Obstacle, patiently};
 use files::{LeftOut, MAX_BYTES, digest_within};
 use model::files::{Content, Output, StoredOutput};
 use model::stored::S3Place;
@@ -116,7 +116,7 @@ impl JobFiles<'_> {
         patience: Duration,
     ) -> Result<(), Obstacle> {
         let (bytes, sha256) = (content.bytes, content.sha256());
-        let access = self.of_node().map_err(|e| Obstacle::of_s3(&e).about(doing))?;
+        let access = self.of_node().map_err(|e| Obstacle::from(e).about(doing))?;
         let put = async || -> Result<(), S3Error> {
             let s3 = access.s3().await?;
             match what {

@@ -132,9 +132,7 @@ pub async fn watch(state: &SharedNode, source: &GpuSource, looks_file: &Path) {
             Some(sick) => tracing::error!(sick, "GPUs cannot be used"),
             None => tracing::info!("all GPUs can be used"),
         }
-        if state.update_or_log(|node| node.gpus = gpus).await.is_some() {
-            state.heartbeat_now.notify_one();
-        }
+        state.update_and_beat(|node| node.gpus = gpus).await;
     }
 }
 

@@ -123,7 +123,5 @@ pub async fn note(state: &SharedNode, refusal: Option<String>, which: fn(&mut Re
         Some(why) => tracing::error!(why, "this node takes no work"),
         None => tracing::info!("this node takes work again"),
     }
-    if state.update_or_log(|n| n.refuses = refuses).await.is_some() {
-        state.heartbeat_now.notify_one();
-    }
+    state.update_and_beat(|n| n.refuses = refuses).await;
 }

@@ -18,11 +18,9 @@ pub async fn interruption(state: &SharedNode, imds: Option<Imds>) {
             && state.read(|n| n.interrupt_at) != Some(at)
         {
             tracing::warn!(interrupt_at = %at, "EC2 will interrupt this instance");
-            if state.update_or_log(|n| n.interrupt_at = Some(at)).await.is_some() {
-                state.heartbeat_now.notify_one();
-                // What its jobs have printed must not end with it.
-                state.store_now.notify_one();
-            }
+            state.update_and_beat(|n| n.interrupt_at = Some(at)).await;
+            // What its jobs have printed must not end with it.
+            state.store_now.notify_one();
         }
         sleep(imds::POLL_INTERVAL).await;
     }
@@ -33,8 +31,8 @@ pub async fn other_work(state: &SharedNode, command: Option<&str>, interval: Dur
     let Some(command) = command else { return std::future::pending().await };
     loop {
         let busy = busy::check(command).await;
-        if state.read(|n| n.health.busy) != busy && state.update_or_log(|n| n.health.busy = busy).await.is_some() {
-            state.heartbeat_now.notify_one();
+        if state.read(|n| n.health.busy) != busy {
+            state.update_and_beat(|n| n.health.busy = busy).await;
         }
         sleep(interval).await;
     }

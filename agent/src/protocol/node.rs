@@ -7,16 +7,14 @@
 use super::gpus::{Gpu, sick};
 use super::handles::{HandleList, HandleRound, SettledHandles};
 use super::orders::{self, Durable, LocalAlloc};
-use model::elements::ElementReport;
 use model::files::Checkpoint;
 use model::ids::AllocId;
-use model::image::ImageDigest;
 use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, HandleReportAnswer,
     Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, NodeHealth, OrderList,
 };
-use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, RunReport, Usage};
+use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, RunReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,
@@ -41,15 +39,35 @@ pub enum Observed {
     Gone,
 }
 
+/// What a node reports of an alloc that has not ended, besides its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocProgress {
     /// What is done for it while its command does not run, if that lasts.
     pub phase: Option<String>,
-    /// The results of its elements, if it is a pack.
-    pub elements: ElementReport,
-    pub usage: Option<Usage>,
-    pub image_digest: Option<ImageDigest>,
-    pub checkpoint: Option<Checkpoint>,
+    pub run: RunReport,
+}
+
+/// What the agent knows of an alloc besides its order. It is not saved.
+#[derive(Clone, Debug, Default)]
+struct AllocState {
+    observed: Observed,
+    progress: AllocProgress,
+    /// The status and the progress that the control plane certainly knows. Without them, it knows the order.
+    delivered: Option<(ClientStatus, AllocProgress)>,
+    /// Whether its last update was neither taken nor refused, because its row cannot be read now. It is reported again
+    /// after the next heartbeat.
+    is_untaken: bool,
+}
+
+impl AllocState {
+    /// Whether the control plane does not know all of it.
+    fn is_news(&self) -> bool {
+        let order = (ClientStatus::Pending, AllocProgress::default());
+        let (client, progress) = self.delivered.as_ref().unwrap_or(&order);
+        // The report of an end says all of the progress.
+        let has_progress = !matches!(self.observed, Observed::Ended(_)) && self.progress != *progress;
+        self.observed.client() != *client || has_progress
+    }
 }
 
 /// Why a node takes no work.
@@ -117,15 +135,8 @@ pub struct Node {
     settled_handles: Option<SettledHandles>,
     /// How often a report was made due although the handles had not changed.
     handle_turn: u64,
-    observed: BTreeMap<AllocId, Observed>,
-    /// The last status of each alloc that the control plane certainly knows; an absent alloc counts as `pending`.
-    delivered: BTreeMap<AllocId, ClientStatus>,
-    /// The progress of running allocs, and the part of it that the control plane certainly knows.
-    progress: BTreeMap<AllocId, AllocProgress>,
-    delivered_progress: BTreeMap<AllocId, AllocProgress>,
-    /// Allocs whose update was neither taken nor refused, because their row cannot be read now. They are reported again after
-    /// the next heartbeat.
-    untaken: BTreeSet<AllocId>,
+    /// An alloc without an entry has the state of a new one.
+    states: BTreeMap<AllocId, AllocState>,
     complete_due: bool,
     /// The report that was sent and not answered yet.
     in_flight: Option<AllocReport>,
@@ -147,11 +158,7 @@ impl Node {
             unended: BTreeSet::new(),
             settled_handles: None,
             handle_turn: 0,
-            observed: BTreeMap::new(),
-            delivered: BTreeMap::new(),
-            progress: BTreeMap::new(),
-            delivered_progress: BTreeMap::new(),
-            untaken: BTreeSet::new(),
+            states: BTreeMap::new(),
             complete_due: true,
             in_flight: None,
         }
@@ -189,8 +196,10 @@ impl Node {
             self.durable.incarnation = Some(answer.incarnation.clone());
             self.durable.wiped_at = self.durable.wiped_at.min(answer.seq);
         }
-        for alloc_id in std::mem::take(&mut self.untaken) {
-            self.delivered.remove(&alloc_id);
+        for state in self.states.values_mut() {
+            if std::mem::take(&mut state.is_untaken) {
+                state.delivered = None;
+            }
         }
         self.complete_due |= answer.must_report;
         self.intent = answer.intent;
@@ -210,8 +219,7 @@ impl Node {
         self.ask_until_ms = None;
         self.settled_handles = None;
         self.in_flight = None;
-        self.delivered.clear();
-        self.delivered_progress.clear();
+        self.states.values_mut().for_each(|state| state.delivered = None);
         self.complete_due = true;
     }
 
@@ -220,8 +228,9 @@ impl Node {
         let Some(list) = list else { return };
         for status in list.allocs.iter().map(AllocOrder::status).chain(list.others.iter().copied()) {
             // The list shows what the control plane knows. After a restore it may show less than was delivered.
-            if let Some(delivered) = self.delivered.get_mut(&status.alloc_id) {
-                *delivered = status.client;
+            let state = self.states.get_mut(&status.alloc_id);
+            if let Some((client, _)) = state.and_then(|state| state.delivered.as_mut()) {
+                *client = status.client;
             }
         }
         self.complete_due |= orders::apply(&mut self.durable, seq, list);
@@ -252,7 +261,7 @@ impl Node {
     }
 
     pub fn observed(&self, id: AllocId) -> &Observed {
-        self.observed.get(&id).unwrap_or(&Observed::Pending)
+        self.states.get(&id).map_or(&Observed::Pending, |state| &state.observed)
     }
 
     /// Every alloc that has not ended.
@@ -275,27 +284,27 @@ impl Node {
             self.report_missing();
             return true;
         }
-        self.observed.insert(id, seen);
+        self.states.entry(id).or_default().observed = seen;
         self.forget_dropped();
         true
     }
 
     /// Whether this progress of an alloc differs from the last one that was noted.
     pub fn has_news(&self, id: AllocId, progress: &AllocProgress) -> bool {
-        let known = self.progress.get(&id);
-        let is_news = if let Some(known) = known { known != progress } else { *progress != AllocProgress::default() };
-        self.durable.allocs.contains_key(&id) && is_news
+        let none = AllocProgress::default();
+        let noted = self.states.get(&id).map_or(&none, |state| &state.progress);
+        self.durable.allocs.contains_key(&id) && noted != progress
     }
 
     /// The checkpoint of an alloc that the control plane has certainly taken last.
     pub fn taken_checkpoint(&self, id: AllocId) -> Option<Checkpoint> {
-        let taken = self.delivered_progress.get(&id).filter(|_| !self.untaken.contains(&id));
-        taken.and_then(|progress| progress.checkpoint.clone())
+        let state = self.states.get(&id).filter(|state| !state.is_untaken)?;
+        state.delivered.as_ref()?.1.run.checkpoint.clone()
     }
 
     pub fn observe_progress(&mut self, id: AllocId, progress: AllocProgress) {
         if self.has_news(id, &progress) {
-            self.progress.insert(id, progress);
+            self.states.entry(id).or_default().progress = progress;
         }
     }
 
@@ -357,10 +366,7 @@ impl Node {
 
     /// The allocs that a report made now would list.
     fn to_report(&self) -> impl Iterator<Item = AllocId> {
-        let changed = |id: &AllocId| {
-            self.delivered_status(*id) != self.observed(*id).client()
-                || self.progress.get(id).is_some_and(|known| self.delivered_progress.get(id) != Some(known))
-        };
+        let changed = |id: &AllocId| self.states.get(id).is_some_and(AllocState::is_news);
         let reported = |a: &LocalAlloc| !a.dropped || a.relisted;
         let listed =
             self.durable.allocs.iter().filter(move |(id, a)| reported(a) && (self.complete_due || changed(id)));
@@ -376,18 +382,13 @@ impl Node {
             Observed::Ended(_) if !has_room => &Observed::Running,
             seen => seen,
         };
-        let progress = self.progress.get(&alloc_id).filter(|_| has_room).cloned();
-        let AllocProgress { phase, elements, usage, image_digest, checkpoint } = progress.unwrap_or_default();
-        let run = RunReport { elements, usage, image_digest, checkpoint, ..RunReport::default() };
+        let progress = self.states.get(&alloc_id).filter(|_| has_room).map(|state| state.progress.clone());
+        let AllocProgress { phase, run } = progress.unwrap_or_default();
         let new = AllocUpdate { alloc_id, client: seen.client(), cause: None, phase, run };
         let Observed::Ended(end) = seen else { return new };
         let Ending { cause, mut run } = (**end).clone();
         shorten(&mut run, tail_limit);
         AllocUpdate { cause: Some(cause.clipped()), phase: None, run, ..new }
-    }
-
-    fn delivered_status(&self, id: AllocId) -> ClientStatus {
-        self.delivered.get(&id).copied().unwrap_or(ClientStatus::Pending)
     }
 
     /// Applies the answer to the report in flight. A refused alloc is acknowledged as well: its end is not reported
@@ -401,15 +402,10 @@ impl Node {
         let refused = answer.refused.iter().map(|r| r.alloc_id);
         let acknowledged: BTreeSet<AllocId> = answer.accepted.iter().copied().chain(refused).collect();
         for update in &report.allocs {
-            self.delivered.insert(update.alloc_id, update.client);
-            let RunReport { elements, usage, image_digest, checkpoint, .. } = update.run.clone();
-            let progress = AllocProgress { phase: update.phase.clone(), elements, usage, image_digest, checkpoint };
-            if progress != AllocProgress::default() || self.delivered_progress.contains_key(&update.alloc_id) {
-                self.delivered_progress.insert(update.alloc_id, progress);
-            }
-            if !acknowledged.contains(&update.alloc_id) {
-                self.untaken.insert(update.alloc_id);
-            }
+            let state = self.states.entry(update.alloc_id).or_default();
+            let progress = AllocProgress { phase: update.phase.clone(), run: update.run.clone() };
+            state.delivered = Some((update.client, progress));
+            state.is_untaken |= !acknowledged.contains(&update.alloc_id);
             // An acknowledged `running` says nothing about an end that came later.
             if update.client.is_final() && acknowledged.contains(&update.alloc_id) {
                 self.forget(update.alloc_id);
@@ -488,10 +484,7 @@ impl Node {
 
     fn forget(&mut self, id: AllocId) {
         self.durable.allocs.remove(&id);
-        self.observed.remove(&id);
-        self.delivered.remove(&id);
-        self.progress.remove(&id);
-        self.delivered_progress.remove(&id);
+        self.states.remove(&id);
     }
 }
 

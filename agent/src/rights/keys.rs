@@ -7,23 +7,20 @@
 use super::CredentialsSource;
 use crate::contact::imds::credentials_in;
 use crate::services::Services;
-use crate::work::obstacle::Obstacle;
+use crate::work::obstacle::{Obstacle, patiently};
 use async_trait::async_trait;
 use model::enums::Service;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
 use reqwest::header::DATE;
-use s3::{Access, Keys, S3, S3Error};
+use s3::{Access, Keys, S3};
 use serde::Deserialize;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::time::{Instant, sleep};
 
 /// How long the agent, or a service that has secrets, may not answer, before the alloc is lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
-/// The wait before it is asked again.
-pub(super) const RETRY: Duration = Duration::from_secs(3);
 /// The longest time that a call may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -47,18 +44,13 @@ impl fmt::Debug for JobRole {
 }
 
 impl JobRole {
-    /// S3 with the rights of the job.
-    pub async fn s3(&self, endpoint: Option<&str>) -> Result<S3, Obstacle> {
-        let deadline = Instant::now() + PATIENCE;
+    /// S3 with the rights of the job. `what` says in an error what cannot be done.
+    pub async fn s3(&self, what: &str, endpoint: Option<&str>) -> Result<S3, Obstacle> {
         let http = client()?;
-        while let Err(fault) = self.credentials(&http).await {
-            if !matches!(fault, Obstacle::Service(..)) || Instant::now() > deadline {
-                return Err(fault);
-            }
-            sleep(RETRY).await;
-        }
-        let region = self.source.region.clone().ok_or_else(|| Obstacle::Node("the region is not known".to_owned()))?;
-        S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e: S3Error| Obstacle::Node(e.to_string()))
+        patiently(what, PATIENCE, async || self.credentials(&http).await).await?;
+        let cannot = |why: String| Obstacle::Node(format!("{what}: {why}"));
+        let region = self.source.region.clone().ok_or_else(|| cannot("the region is not known".to_owned()))?;
+        S3::new(Arc::new(self.clone()), region, endpoint).map_err(|e| cannot(e.to_string()))
     }
 
     /// The credentials of the job, from the agent, and the time to sign with: that of AWS, whatever the node's clock says.

@@ -5,11 +5,11 @@
 //! Does not: use the rights of the node.
 //! Source: GetSecretValue (AWS Secrets Manager API Reference), GetParameter (AWS Systems Manager API Reference).
 
-use super::keys::{JobRole, PATIENCE, RETRY, ServiceError, client};
+use super::keys::{JobRole, PATIENCE, ServiceError, client};
 use super::{SECRETS_DIR, write_for};
 use crate::machine::atomic_file::make_dir;
 use crate::runtime::interface::ProcessEnv;
-use crate::work::obstacle::Obstacle;
+use crate::work::obstacle::{Obstacle, patiently};
 use model::enums::Service;
 use model::error_chain::error_chain;
 use model::rights::{SecretPlace, SecretService};
@@ -22,7 +22,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use tokio::time::Instant;
 
 /// How secrets are read.
 #[derive(Clone, Copy)]
@@ -33,12 +32,12 @@ pub struct SecretAccess<'a> {
 }
 
 impl SecretAccess<'_> {
-    /// The values of all secrets of the job, by their places. `is_stopped` says whether the alloc is to stop meanwhile.
-    pub async fn read(&self, work: &Work, is_stopped: impl Fn() -> bool) -> Result<BTreeMap<String, String>, Obstacle> {
+    /// The values of all secrets of the job, by their places.
+    pub async fn read(&self, work: &Work) -> Result<BTreeMap<String, String>, Obstacle> {
         let mut values = BTreeMap::new();
         for (name, place) in work.all_secrets() {
             if !values.contains_key(place) {
-                let value = self.value(&format!("the secret {name}"), place, &is_stopped).await?;
+                let value = self.value(&format!("the secret {name}"), place).await?;
                 values.insert(place.clone(), value);
             }
         }
@@ -46,18 +45,8 @@ impl SecretAccess<'_> {
     }
 
     /// The value of the secret at this place. `what` names it in an error.
-    pub async fn value(&self, what: &str, place: &str, is_stopped: impl Fn() -> bool) -> Result<String, Obstacle> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.one(place).await {
-                Ok(value) => return Ok(value),
-                Err(Obstacle::Service(service, why)) if !is_stopped() && Instant::now() <= deadline => {
-                    tracing::warn!(what, %service, why, "a secret cannot be read yet");
-                }
-                Err(fault) => return Err(fault.about(&format!("{what} cannot be read"))),
-            }
-            tokio::time::sleep(RETRY).await;
-        }
+    pub async fn value(&self, what: &str, place: &str) -> Result<String, Obstacle> {
+        patiently(&format!("{what} cannot be read"), PATIENCE, async || self.one(place).await).await
     }
 
     async fn one(&self, place: &str) -> Result<String, Obstacle> {

@@ -8,7 +8,7 @@
 //! Does not: build images, decide which are pulled or removed (`image` does), or speak to a daemon itself.
 
 use super::interface::{
-    CommandSpec, Container, ContainerRuntime, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, ProcessEnv,
+    CommandSpec, ContainerRuntime, FirstProcess, HOSTS_FILE, Invocation, OTHER_RUNTIME, Process, ProcessEnv,
     not_passed_on, rejected,
 };
 use crate::machine::memory_file::{as_stdin_bytes, inherited};
@@ -35,12 +35,8 @@ pub(crate) const WORK_DIR: &str = "/work";
 /// The directory of the caches, in the container.
 pub(crate) const CACHES: &str = "/caches";
 
-/// The label that holds the node id.
+/// The label that tells people which node a container is of.
 const LABEL: &str = "nodekeeper.node-id";
-
-/// The label that holds the directory of allocs. Agents that share a machine have different ones, and each sees its own
-/// containers.
-const ALLOCS_LABEL: &str = "nodekeeper.allocs";
 
 /// The share of one vCPU when the machine is busy: docker's default for a container.
 const SHARES_PER_VCPU: u64 = 1024;
@@ -188,16 +184,6 @@ impl ContainerRuntime {
         Ok(found.map(|(container, pid)| FirstProcess { pid, container }))
     }
 
-    /// Every container of the allocs in this directory, running or not.
-    pub async fn list(self, allocs: &Path) -> io::Result<Vec<Container>> {
-        let filter = format!("label={ALLOCS_LABEL}={}", allocs.display());
-        let label = if self == Self::Docker { ".Label" } else { "index .Labels" };
-        let format = format!("{{{{.Names}}}}\t{{{{{label} \"{LABEL}\"}}}}");
-        let out = self.call(&["ps", "--all", "--no-trunc", "--filter", &filter, "--format", &format]).await?;
-        let rows = out.lines().filter_map(|line| line.split_once('\t'));
-        Ok(rows.map(|(name, label)| Container { name: name.to_owned(), label: label.to_owned() }).collect())
-    }
-
     async fn call(self, args: &[&str]) -> io::Result<String> {
         call(self.program(), args, TIMEOUT).await
     }
@@ -205,11 +191,9 @@ impl ContainerRuntime {
     /// The arguments after the program. `env_file` has the variables that fit into lines.
     fn run_args(self, spec: &CommandSpec<'_>, image: &str, variables: &Variables, env_file: &str) -> Vec<String> {
         let order = spec.order;
-        let allocs = spec.alloc_dir.parent().unwrap_or(spec.alloc_dir);
         let mut options = vec![
             ("--name", order.alloc_id.to_string()),
             ("--label", format!("{LABEL}={}", spec.node_id)),
-            ("--label", format!("{ALLOCS_LABEL}={}", allocs.display())),
             ("--volume", format!("{}/work:{WORK_DIR}", spec.alloc_dir.display())),
             ("--workdir", WORK_DIR.to_owned()),
             // As a process does, the container reaches the other members of its job, and the agent for its credentials.
@@ -432,7 +416,6 @@ mod tests {
             format!("--label {LABEL}={}", node_id()),
             "--memory 64m --shm-size 64m".to_owned(),
             "--volume /d/allocs/a/work:/work".to_owned(),
-            "--label nodekeeper.allocs=/d/allocs".to_owned(),
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
             "--user 20000:20000 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
             "--pids-limit 99 --cpu-shares 1024".to_owned(),

@@ -82,14 +82,6 @@ pub(super) fn not_passed_on(error: io::Error) -> EndCause {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Container {
-    /// The name of the container: the alloc id, if the agent made the container.
-    pub name: String,
-    /// The node id on its label.
-    pub label: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstProcess {
     /// Its pid, as the container runtime sees it.
     pub pid: i32,

@@ -13,6 +13,4 @@ pub(crate) mod pulls;
 
 pub(crate) use container::{ALLOC_PATH, CACHES, TIMEOUT, WORK_DIR};
 pub use containers::{Containers, NO_CONTAINERS, Pick, WantedRuntime};
-pub use interface::{
-    CommandSpec, Container, ContainerRuntime, FirstProcess, HOSTS_FILE, Invocation, Process, ProcessEnv,
-};
+pub use interface::{CommandSpec, ContainerRuntime, FirstProcess, HOSTS_FILE, Invocation, Process, ProcessEnv};

@@ -147,11 +147,10 @@ async fn log_in(
     dir: &AllocDir,
     reader: SecretAccess<'_>,
 ) -> Result<Option<String>, Obstacle> {
-    let is_stopped = || dir.stop_reason().is_some();
     let auth = match (at, ecr_region(image)) {
         (Some(place), _) => {
             let what = "the login to the registry";
-            let secret = reader.value(what, place, is_stopped).await?;
+            let secret = reader.value(what, place).await?;
             let login = login_of(&secret).ok_or_else(|| {
                 Obstacle::Job(format!("{what} must be USER:PASSWORD, or JSON with username and password"))
             })?;

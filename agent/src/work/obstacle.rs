@@ -10,6 +10,11 @@ use model::enums::Service;
 use nix::errno::Errno;
 use s3::S3Error;
 use std::io;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The wait before a call of a service is made again.
+const RETRY: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
@@ -53,7 +58,21 @@ impl Obstacle {
         Self::Node(format!("{what}: {error}"))
     }
 
-    pub fn of_s3(error: &S3Error) -> Self {
+    /// The same, with what could not be done.
+    #[must_use]
+    pub fn about(self, what: &str) -> Self {
+        let about = |why: String| format!("{what}: {why}");
+        match self {
+            Self::Job(why) => Self::Job(about(why)),
+            Self::Node(why) => Self::Node(about(why)),
+            Self::Service(service, why) => Self::Service(service, about(why)),
+            Self::Stopped(why) => Self::Stopped(why),
+        }
+    }
+}
+
+impl From<S3Error> for Obstacle {
+    fn from(error: S3Error) -> Self {
         let why = error.to_string();
         match error {
             // Without the right to list the bucket, an absent object is denied.
@@ -64,16 +83,22 @@ impl Obstacle {
             S3Error::TooLarge { .. } | S3Error::Changed => Self::Job(why),
         }
     }
+}
 
-    /// The same, with what could not be done.
-    #[must_use]
-    pub fn about(self, what: &str) -> Self {
-        let about = |why: String| format!("{what}: {why}");
-        match self {
-            Self::Job(why) => Self::Job(about(why)),
-            Self::Node(why) => Self::Node(about(why)),
-            Self::Service(service, why) => Self::Service(service, about(why)),
-            Self::Stopped(why) => Self::Stopped(why),
+/// Repeats a call of a service while its failure may pass, for at most `patience`. `what` says in an error what cannot be done.
+pub async fn patiently<T, E: Into<Obstacle>>(
+    what: &str,
+    patience: Duration,
+    call: impl AsyncFn() -> Result<T, E>,
+) -> Result<T, Obstacle> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match call().await.map_err(Into::into) {
+            Err(Obstacle::Service(service, why)) if Instant::now() < deadline => {
+                tracing::warn!(what, %service, why, "it is tried again");
+                sleep(RETRY).await;
+            }
+            result => return result.map_err(|fault| fault.about(what)),
         }
     }
 }
@@ -118,10 +143,11 @@ mod tests {
             (S3Error::TooLarge { bytes: 2, most: 1 }, "rejected"),
             (S3Error::Changed, "rejected"),
         ] {
-            let cause = EndCause::from(Obstacle::of_s3(&error).about("the input a"));
+            let text = format!("{error:?}");
+            let cause = EndCause::from(Obstacle::from(error).about("the input a"));
             let form = serde_json::to_value(&cause).unwrap();
             let (kind, service) = (form["kind"].as_str().unwrap(), form["service"].as_str().unwrap_or_default());
-            assert_eq!(format!("{kind} {service}").trim(), expected, "{error:?}");
+            assert_eq!(format!("{kind} {service}").trim(), expected, "{text}");
             assert!(cause.to_string().contains("the input a: "), "{cause}");
         }
     }

@@ -12,6 +12,7 @@
 use super::alloc_dir::{AllocDir, AllocPhase};
 use crate::elements::report_in;
 use crate::protocol::AllocProgress;
+use model::RunReport;
 use model::files::Checkpoint;
 use model::ids::AllocId;
 use model::wire::AllocOrder;
@@ -85,10 +86,13 @@ impl ProgressSampler {
         }
         Some(AllocProgress {
             phase: samples.phase.as_ref().and_then(|(phase, _)| Some(phase.as_ref()?.text.clone())),
-            elements: report_in(&dir.elements()).unwrap_or_default(),
-            usage: dir.used(),
-            image_digest: dir.image_digest(),
-            checkpoint,
+            run: RunReport {
+                elements: report_in(&dir.elements()).unwrap_or_default(),
+                usage: dir.used(),
+                image_digest: dir.image_digest(),
+                checkpoint,
+                ..RunReport::default()
+            },
         })
     }
 

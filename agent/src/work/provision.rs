@@ -97,7 +97,7 @@ impl Supervised<'_> {
     }
 
     /// Carries out this step. An order to stop ends it early.
-    async fn or_stopped(&self, step: impl Future<Output = Result<(), Obstacle>>) -> Result<(), Obstacle> {
+    async fn or_stopped<T>(&self, step: impl Future<Output = Result<T, Obstacle>>) -> Result<T, Obstacle> {
         tokio::select! {
             done = step => done,
             why = self.stopped() => Err(Obstacle::Stopped(format!("{why} before it was started"))),
@@ -123,7 +123,7 @@ impl Supervised<'_> {
         let token = rights::make_token(dir.path(), uid).map_err(cannot)?;
         let role = JobRole { source: source.clone(), token, services: Services::of_alloc(dir.path()) };
         let reader = secrets::SecretAccess { role: &role, endpoints: &context.endpoints };
-        let values = reader.read(work, || dir.stop_reason().is_some()).await?;
+        let values = self.or_stopped(reader.read(work)).await?;
         if let Some(fault) = secrets::unusable(work, &values) {
             return Err(fault);
         }

@@ -61,8 +61,8 @@ pub async fn run_once(state: &SharedNode, runner: &mut Runner) {
             Err(error) => tracing::warn!(alloc_id = %id, %error, "cannot read the directory of the alloc"),
         }
     }
-    if state.read(|n| n.unended != unended) && state.update_or_log(|n| n.unended = unended).await.is_some() {
-        state.heartbeat_now.notify_one();
+    if state.read(|n| n.unended != unended) {
+        state.update_and_beat(|n| n.unended = unended).await;
     }
     // This comes before the stops, so that allocs that end now store their checkpoints.
     for id in state.read(Node::leaving) {

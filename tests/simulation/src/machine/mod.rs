@@ -21,7 +21,7 @@ use model::cloud::Instance;
 use model::ids::AllocId;
 use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
-use model::{EndCause, Ending};
+use model::{EndCause, Ending, RunReport};
 use nodekeeper_agent::protocol::{
     AllocProgress, Durable, Gpu, Holder, Identity, Lacking, LocalAlloc, MachineTask, Node as Protocol, Observed, assign,
 };
@@ -447,8 +447,8 @@ impl Machine {
             let told = process.told(*id, now);
             self.check.elements_ran(*id, &told);
             let checkpoint = self.disk.started.get(id).and_then(|(order, _)| ends::checkpoint(order));
-            self.protocol
-                .observe_progress(*id, AllocProgress { elements: told, checkpoint, ..AllocProgress::default() });
+            let run = RunReport { elements: told, checkpoint, ..RunReport::default() };
+            self.protocol.observe_progress(*id, AllocProgress { phase: None, run });
         }
         let refuses = self.refuses_until.is_some_and(|until| now < until) && !self.core.is_healed();
         self.protocol.refuses.metadata = refuses.then(|| "jobs reach the instance metadata".to_owned());
