@@ -60,8 +60,8 @@ chunk = b'10000\r\n' + b'x' * 0x10000 + b'\r\n'
 WAYS = {
     'sends nothing': (b'', b'', 1),
     'a slow head': (b'GET / HTTP/1.1\r\n' + host + b'x: ', b'x', 1),
-    'a slow body': (b'POST / HTTP/1.1\r\n' + host + b'content-length: 100000\r\n\r\n', b'x', 1),
-    'a slow body in chunks': (b'PUT /local/x HTTP/1.1\r\n' + host + b'transfer-encoding: chunked\r\n\r\n', b'1\r\nx\r\n', 1),
+    'half a body': (b'POST / HTTP/1.1\r\n' + host + b'content-length: 100000\r\n\r\nx', b'', 1),
+    'half a body in chunks': (b'PUT /local/x HTTP/1.1\r\n' + host + b'transfer-encoding: chunked\r\n\r\n1\r\nx\r\n', b'', 1),
     'a huge head': (b'GET / HTTP/1.1\r\n' + host, b'x: ' + b'x' * 10000 + b'\r\n', 0),
     'a huge body': (b'POST / HTTP/1.1\r\n' + host + b'transfer-encoding: chunked\r\n\r\n', chunk, 0),
     'never reads': (b'', (b'GET / HTTP/1.1\r\n' + host + b'\r\n') * 1000, 0),

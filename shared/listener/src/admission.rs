@@ -38,8 +38,7 @@ pub(crate) struct Limits {
     pub(crate) others: usize,
     /// Those of one other user.
     pub(crate) one: usize,
-    /// How long the process waits for the head of a request, for its body, and for somebody to read the answer. Large bodies and
-    /// answers have longer.
+    /// How long the process waits for the head of a request, for each part of its body, and for somebody to read the answer.
     pub(crate) patience: Duration,
 }
 

@@ -4,29 +4,30 @@
 //! | --- | --- |
 //! | `user` | asks the kernel which user has the other end of a connection |
 //! | `admission` | how many connections the owner, all others, and each other user may have |
-//! | `pace` | how long a request and its answer may take |
 //! | [`origin`] | what a browser says about the page that sends a request |
 //!
 //! Guarantees: other users together never have more connections than their share, however many they open, so that the process
-//! keeps descriptors for its own work, and its owner is answered. A connection that does not send its request, or does not read
-//! its answer, ends. Nothing waits for a caller before the next connection is accepted.
-//! Does not: know who sends a request within a connection; the routers check that.
+//! keeps descriptors for its own work, and its owner is answered. A connection whose caller stops in the middle of its request, or
+//! stops reading its answer, ends. Nothing waits for a caller before the next connection is accepted.
+//! Does not: know who sends a request within a connection; the routers check that. End a connection whose caller sends or reads
+//! single bytes: such a caller takes only seats of its own user, and could connect again anyway.
 
 mod admission;
 pub mod origin;
-mod pace;
 mod user;
 
 pub use admission::{Admission, Callers};
 
 use admission::{Seat, WhyClosed};
 use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::middleware::map_request;
+use futures::{StreamExt, stream};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use pace::{Paced, paced_body};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::ready;
@@ -37,7 +38,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use user::Users;
 
 /// The most bytes of the head of a request. Those of AWS's clients have less than 8 KiB.
@@ -56,7 +57,7 @@ pub async fn serve(
     admission: Admission,
 ) -> Infallible {
     let patience = admission.limits().patience;
-    let router = router.layer(map_request(move |request: Request| ready(paced_body(request, patience))));
+    let router = router.layer(map_request(move |request: Request| ready(with_patience(request, patience))));
     let door = Arc::new(Door { what, router, callers, admission, users: Users::new(), closed: Mutex::default() });
     let unchecked = Arc::new(Semaphore::new(UNCHECKED));
     let mut connections = JoinSet::new();
@@ -83,6 +84,19 @@ async fn accept(
     let permit = Arc::clone(unchecked).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, from) = listener.accept().await?;
     Ok((stream, from, permit))
+}
+
+/// The request with a body that breaks off when its sender sends nothing for so long.
+fn with_patience(request: Request, patience: Duration) -> Request {
+    if request.body().is_end_stream() {
+        return request;
+    }
+    request.map(|body| {
+        Body::from_stream(stream::try_unfold(body.into_data_stream(), move |mut body| async move {
+            let next = timeout(patience, body.next()).await.map_err(axum::Error::new)?;
+            Ok::<_, axum::Error>(next.transpose()?.map(|bytes| (bytes, body)))
+        }))
+    })
 }
 
 /// What a connection needs.
@@ -114,11 +128,13 @@ impl Door {
         // Answers are small, and a client waits for each, so they are sent at once.
         let _best_effort = stream.set_nodelay(true);
         let patience = self.admission.limits().patience;
-        let io = TokioIo::new(Paced::new(stream, patience));
+        // The kernel ends a connection whose other end takes nothing for so long.
+        let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let _best_effort = set_tcp_user_timeout(&stream, patience_ms);
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(MAX_HEAD_BYTES);
         let service = TowerToHyperService::new(self.router.clone());
-        if let Err(error) = http.serve_connection(io, service).await {
+        if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
             tracing::debug!(what = self.what, user, %error, "a connection broke");
         }
         drop(seat);
