@@ -5,7 +5,7 @@
 //! the limit is refused before it is parsed.
 //! Does not: write any table, or read one but for the policy.
 
-use crate::rate::{PER_SECOND, RateLimit};
+use crate::rate::{MOST_CALLS, RateLimit, WINDOW};
 use base64::Engine;
 use model::NodeRecord;
 use model::auth::{NodeKey, NodeRole};
@@ -232,7 +232,7 @@ impl NodeAdmission {
         let (node_id, route) = request.route(self.routes)?;
         let proven = self.credentials.check(&request, &self.cluster, node_id)?;
         if !self.rate.allows(node_id, now) {
-            let message = format!("node {node_id} calls more than {PER_SECOND} times a second: call less often");
+            let message = format!("node {node_id} calls more than {MOST_CALLS} times in {WINDOW}: call less often");
             return Err(HttpError::new(ErrorCode::Busy, message));
         }
         Ok(Admitted { node_id, route, proven, request })

@@ -1,13 +1,13 @@
 //! A function from its wiring to its answers: what it needs, its start under Lambda, and how one event is answered.
 //!
 //! Guarantees: a failed start gives one clear line on standard error and exit code 1; each run knows its
-//! deadline; under Lambda and in `nodekeeper local` a function is made and answers by the same code.
+//! deadline, and a run that still waits for an answer then says so before Lambda cuts it off; under Lambda and in
+//! `nodekeeper local` a function is made and answers by the same code.
 //! Does not: handle events; each function does.
 
 #![allow(clippy::disallowed_methods, reason = "every main.rs starts here: it reads the clock and the environment")]
 
 use crate::answer::RunAnswer;
-use crate::bounded::{self, Bounded};
 use crate::clock::RunClock;
 use crate::env::{FunctionEnvironment, FunctionNeeds};
 use crate::http::NodeCredentials;
@@ -28,6 +28,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Dynamo, Store};
+use tokio::time::timeout_at;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -36,6 +37,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long a run may take if Lambda does not say when the run must end.
 const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
+
+/// How long before its deadline a run is given up.
+const GIVEN_UP_BEFORE_MS: u64 = 500;
 
 /// What a function works with.
 #[derive(Clone, Debug)]
@@ -50,7 +54,7 @@ impl Parts {
     /// The parts, with the tables that are found through `dynamo`.
     pub fn new(env: FunctionEnvironment, dynamo: &SdkConfig, aws: SdkConfig) -> Self {
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(dynamo), env.cluster.clone());
-        Self { store: Store::new(Arc::new(Bounded(dynamo))), env, aws }
+        Self { store: Store::new(Arc::new(dynamo)), env, aws }
     }
 
     pub fn launch_settings(&self) -> LaunchSettings {
@@ -146,7 +150,8 @@ impl FunctionInstance {
     /// counts it.
     pub async fn answer(&self, event: Value, deadline: Option<Time>, emit: impl Fn(Value)) -> Result<Value, String> {
         let clock = RunClock::new(Time::now(), deadline, UNKNOWN_BUDGET);
-        match bounded::until(clock.deadline(), (self.handler)(event, clock)).await {
+        let answer = timeout_at(clock.latest(GIVEN_UP_BEFORE_MS), (self.handler)(event, clock)).await;
+        match answer.unwrap_or_else(|_| Err("a call was not answered while the run had time to wait".to_owned())) {
             Ok(Reply::Http(answer)) => Ok(answer),
             Ok(Reply::Run(answer)) => {
                 metrics::log(&answer);
@@ -223,7 +228,9 @@ fn print_line(line: &Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::future::pending;
     use std::sync::Mutex;
+    use tokio::time::Instant;
 
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
@@ -256,5 +263,15 @@ mod tests {
             json!({"level": "WARN", "message": "an action failed", "subject": "job#1", "left": 3, "target": target});
         assert_eq!(json, wanted);
         assert!(line("Text").ends_with("an action failed subject=\"job#1\" left=3\n"), "{}", line("Text"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_waits_for_ever_says_so_before_it_is_cut_off() {
+        let handler: Handler = Arc::new(|_, _| Box::pin(pending()));
+        let instance = FunctionInstance::new("x", "c".parse().unwrap(), handler);
+        let (began, deadline) = (Instant::now(), Time::now() + model::time::Span::from_s(12));
+        let error = instance.answer(Value::Null, Some(deadline), |_| {}).await.unwrap_err();
+        assert_eq!(error, "a call was not answered while the run had time to wait");
+        assert!(began.elapsed() < Duration::from_secs(12));
     }
 }

@@ -9,7 +9,6 @@
 //! | [`clock`], [`record_locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
 //! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
-//! | [`bounded`] | calls of the database end before the run must end |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`], `trust` | the environment, the start and the Lambda loop, and whose certificates a function believes |
 //!
@@ -17,7 +16,6 @@
 //! Does not: decide anything, or know EC2.
 
 pub mod answer;
-pub mod bounded;
 pub mod catalogue;
 pub mod clock;
 pub mod controller;
