@@ -5,9 +5,10 @@
 
 use super::bin::{At, Bin, minus};
 use super::bin_index::{BinIndex, BinKind};
-use model::JobSummary;
 use model::time::Time;
+use model::{Capacity, JobSummary};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// All bins of a plan. A bin is named by its number.
 #[derive(Debug)]
@@ -16,6 +17,9 @@ pub(super) struct Bins<'a> {
     all: Vec<Bin<'a>>,
     ready: usize,
     indexes: Vec<BinIndex<'a>>,
+    /// For each need that was searched, the number of the first bin behind the ready nodes that may fit it. A plan only fills bins, so
+    /// what does not fit now does not fit later.
+    searched: HashMap<(BinKind<'a>, Capacity), usize>,
 }
 
 #[derive(Default)]
@@ -34,7 +38,7 @@ impl<'a> Bins<'a> {
         };
         all.sort_by_key(order);
         let ready = all.partition_point(|bin| matches!(bin.at, At::Ready(_)));
-        Self { all, ready, indexes: Vec::new() }
+        Self { all, ready, indexes: Vec::new(), searched: HashMap::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -51,24 +55,23 @@ impl<'a> Bins<'a> {
 
     /// Adds the bin of a new node. Returns its number.
     pub(super) fn push(&mut self, bin: Bin<'a>) -> usize {
-        let n = self.all.len();
-        self.indexes.iter_mut().for_each(|index| index.put(n, &bin));
         self.all.push(bin);
-        n
+        self.all.len() - 1
     }
 
     /// Removes the bins from `first` on, which must be new nodes.
     pub(super) fn truncate(&mut self, first: usize) {
-        for (n, bin) in self.all.iter().enumerate().skip(first) {
-            self.indexes.iter_mut().for_each(|index| index.remove(n, bin.free));
-        }
         self.all.truncate(first);
+        self.searched.values_mut().for_each(|from| *from = first.min(*from));
     }
 
     pub(super) fn change(&mut self, n: usize, change: impl FnOnce(&mut Bin<'a>)) {
         let Some(bin) = self.all.get_mut(n) else { return };
         let before = bin.free;
         change(bin);
+        if n >= self.ready {
+            return;
+        }
         self.indexes.iter_mut().for_each(|index| index.put_again(n, before, bin));
     }
 
@@ -91,14 +94,21 @@ impl<'a> Bins<'a> {
     pub(super) fn fitting(&mut self, job: &'a JobSummary, most: usize) -> Fitting {
         let kind = BinKind::of(job);
         let known = self.indexes.iter().position(|index| index.kind == kind).unwrap_or_else(|| {
-            self.indexes.push(BinIndex::new(kind, &self.all, self.ready));
+            self.indexes.push(BinIndex::new(kind, self.all.get(..self.ready).unwrap_or_default()));
             self.indexes.len() - 1
         });
         let Some(index) = self.indexes.get(known) else { return Fitting::default() };
         let fits = |n: &usize| self.all.get(*n).is_some_and(|bin| bin.fits(job));
-        let avoids = &job.tries.avoids;
-        let mut chosen: Vec<usize> =
-            index.candidates(job.needs.capacity()).filter(fits).take(most.saturating_add(avoids.len())).collect();
+        let (avoids, need) = (&job.tries.avoids, job.needs.capacity());
+        let from = self.searched.entry((kind, need)).or_insert(self.ready);
+        let candidates = index.candidates(need).chain(*from..self.all.len()).filter(fits);
+        let limit = most.saturating_add(avoids.len());
+        let mut chosen: Vec<usize> = candidates.take(limit).collect();
+        match chosen.iter().find(|n| **n >= self.ready) {
+            Some(first) => *from = *first,
+            None if chosen.len() < limit => *from = self.all.len(),
+            None => {}
+        }
         // Another ready node comes before one that the job avoids, and such a node comes before one that boots.
         let is_avoided = |n: usize| self.all.get(n).and_then(Bin::node).is_some_and(|id| avoids.contains(&id));
         chosen.sort_by_key(|n| (*n >= self.ready, is_avoided(*n)));
