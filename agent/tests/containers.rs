@@ -199,34 +199,24 @@ async fn an_option_in_place_of_an_image_is_refused_and_no_container_is_made() {
 #[tokio::test]
 async fn sw_01_destroys_that_hang_do_not_delay_the_next_ones() {
     let Some((podman, mut node)) = node_with_podman().await else { return };
-    let bin = podman.that_hangs();
+    let names = [0, 1, 2, 3].map(|copy| alloc_id(copy).to_string());
+    let [hang_1, hang_2, next_1, next_2] = &names;
+    let bin = podman.that_hangs(hang_1, hang_2);
     let path = std::env::var_os("PATH").unwrap().into_string().unwrap();
     node.env.push(("PATH".into(), format!("{}:{path}", bin.display())));
-    let allocs = format!("nodekeeper.allocs={}", node.dir.path().canonicalize().unwrap().join("data/allocs").display());
-    let create = |name: &str, node_id: &str, allocs: &str| {
-        let node_id = format!("nodekeeper.node-id={node_id}");
-        podman.run(&["create", "--name", name, "--label", &node_id, "--label", allocs, IMAGE, "true"]);
-    };
-    for name in ["hang-1", "hang-2", "next-1", "next-2"] {
-        create(name, NODE_ID, &allocs);
+    for (copy, name) in (0..).zip(&names) {
+        podman.run(&["create", "--name", name, IMAGE, "true"]);
+        std::fs::create_dir_all(node.alloc_dir(copy)).unwrap();
+        std::fs::write(node.alloc_dir(copy).join("label"), NODE_ID).unwrap();
     }
-    create("foreign", "9-01JD0000000000000000000009", &allocs);
-    create("neighbour", NODE_ID, "nodekeeper.allocs=/elsewhere");
     node.start(&["--containers", "podman", "--max-destroys", "2", "--destroy-timeout-s", "0.5"]);
     // An answer names at most two handles, and these two hang.
-    node.with(|p| p.destroy = ["hang-1", "hang-2"].map(str::to_owned).into());
+    node.with(|p| p.destroy = vec![hang_1.clone(), hang_2.clone()]);
     let tried = || std::fs::read_to_string(bin.join("tried")).unwrap_or_default();
-    node.until("both are started", |_| (tried().contains("hang-1") && tried().contains("hang-2")).then_some(())).await;
-    node.with(|p| p.destroy = ["next-1", "next-2"].map(str::to_owned).into());
-    let there = |name: &str| podman.containers().iter().any(|found| found == name);
-    node.until("the next ones are destroyed", |_| (!there("next-1") && !there("next-2")).then_some(())).await;
-    // The label of a container of another node was reported. An answer names the container only when that node is no more.
-    assert!(there("foreign"));
-    node.with(|p| p.destroy = vec!["foreign".into(), "neighbour".into()]);
-    node.until("it is destroyed", |_| (!there("foreign")).then_some(())).await;
-    // A container of another agent of this machine is not even listed.
-    assert!(there("neighbour"));
-    node.with(|p| assert!(p.handle_reports.iter().flat_map(|r| &r.handles).all(|h| h.handle != "neighbour")));
+    node.until("both are started", |_| (tried().contains(hang_1) && tried().contains(hang_2)).then_some(())).await;
+    node.with(|p| p.destroy = vec![next_1.clone(), next_2.clone()]);
+    let there = |name: &String| podman.containers().contains(name);
+    node.until("the next ones are destroyed", |_| (!there(next_1) && !there(next_2)).then_some(())).await;
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
     for place in places {
         // What cannot be looked at counts as nothing.
         match statat(CWD, place.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(root) if is_folder(&root) => found.below(place, &root),
+            Ok(root) if is_folder(&root) => found.below(place),
             Ok(_) => _ = found.add(CWD, place.as_path()),
             Err(_) => {}
         }
@@ -100,7 +100,7 @@ struct DiskUse {
 impl DiskUse {
     /// Counts what is in a directory, as long as this is of use. Nothing outside of it and no other file system counts: a job may put
     /// links in the place of its directories at any time.
-    fn below(&mut self, root: &Path, metadata: &Stat) {
+    fn below(&mut self, root: &Path) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(root) = open(root, flags, Mode::empty()) else { return };
         let mut left = vec![PathBuf::from(".")];
@@ -116,23 +116,21 @@ impl DiskUse {
                     continue;
                 }
                 let Ok(folder) = entries.fd() else { return };
-                if let Ok(Some(below)) = self.add(folder, name)
-                    && below.st_dev == metadata.st_dev
-                {
+                if self.add(folder, name).unwrap_or(false) {
                     left.push(next.join(OsStr::from_bytes(name.to_bytes())));
                 }
             }
         }
     }
 
-    /// Counts a file or a directory. Returns what is known of a directory.
-    fn add(&mut self, folder: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Stat>> {
+    /// Counts a file or a directory. Returns whether it is a directory.
+    fn add(&mut self, folder: impl AsFd, name: impl Arg) -> rustix::io::Result<bool> {
         let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_folder = is_folder(&stat);
         if is_folder || stat.st_nlink == 1 || self.linked.insert(stat.st_ino) {
             self.bytes = self.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
         }
-        Ok(is_folder.then_some(stat))
+        Ok(is_folder)
     }
 }
 

@@ -89,15 +89,16 @@ impl Podman {
         names
     }
 
-    /// Makes a `podman` in a directory of its own that calls this one, except that `rm` of a container named `hang…` does not end.
-    pub fn that_hangs(&self) -> PathBuf {
+    /// Makes a `podman` in a directory of its own that calls this one, except that `rm` of these two containers does not end.
+    pub fn that_hangs(&self, first: &str, second: &str) -> PathBuf {
         let bin = self.dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        let script = "#!/bin/sh\ncase \"$*\" in *volumes*hang*) echo \"$*\" >> DIR/tried; exec sleep 1000 ;; esac\n\
-                      exec REAL \"$@\"\n";
+        let script = "#!/bin/sh\ncase \"$*\" in *volumes*FIRST | *volumes*SECOND) echo \"$*\" >> DIR/tried; exec sleep 1000 ;; \
+                      esac\nexec REAL \"$@\"\n";
         let path = std::env::var_os("PATH").unwrap();
         let real = std::env::split_paths(&path).map(|dir| dir.join("podman")).find(|file| file.exists()).unwrap();
         let script = script.replace("DIR", &bin.display().to_string()).replace("REAL", &real.display().to_string());
+        let script = script.replace("FIRST", first).replace("SECOND", second);
         let written = bin.join("script");
         std::fs::write(&written, script).unwrap();
         std::fs::set_permissions(&written, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -25,7 +25,6 @@ use model::money::Usd;
 use model::reservation::CapacityReservation;
 use model::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// The most types on a page of DescribeInstanceTypes, and the most rows on a page of the other lists.
 const TYPES_PAGE: i32 = 100;
@@ -95,18 +94,13 @@ fn by_name(patterns: &BTreeSet<String>) -> Vec<Filter> {
 }
 
 /// What AWS offers in the region of its configuration.
+#[derive(Debug)]
 pub struct AwsOffers {
     client: Client,
     /// `None` if no region is configured.
     prices: Option<PriceList>,
     /// `None` if no region is configured.
     quotas: Option<aws_sdk_servicequotas::Client>,
-}
-
-impl fmt::Debug for AwsOffers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AwsOffers")
-    }
 }
 
 impl AwsOffers {

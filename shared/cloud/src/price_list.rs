@@ -22,7 +22,7 @@ const PAGE: i32 = 100;
 pub(crate) const GET_PRODUCTS: &str = "GetProducts";
 
 /// The public price list, for one region.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct PriceList {
     client: aws_sdk_pricing::Client,
     region: String,

@@ -400,6 +400,7 @@ impl Db for Dynamo {
             Effect::Update { set, remove } => {
                 let change = aliases.update(set, remove);
                 let update = self.client.update_item().table_name(&table).set_key(key).update_expression(change);
+                let wants = answer == Answer::Row;
                 let (after, before) = match answer {
                     Answer::None => (ReturnValue::None, ReturnValuesOnConditionCheckFailure::None),
                     Answer::Row => (ReturnValue::AllNew, ReturnValuesOnConditionCheckFailure::AllOld),
@@ -411,10 +412,10 @@ impl Db for Dynamo {
                     .await
                     .map_err(|e| {
                         let old = match e.as_service_error() {
-                            Some(UpdateItemError::ConditionalCheckFailedException(failure)) => failure.item().cloned(),
+                            Some(UpdateItemError::ConditionalCheckFailedException(failure)) => failure.item(),
                             _ => None,
                         };
-                        write_error("UpdateItem", &table, &e, old.map(Row::from))
+                        write_error("UpdateItem", &table, &e, old.filter(|_| wants).cloned().map(Row::from))
                     })?;
                 Ok(answer.attributes.map(Row::from))
             }

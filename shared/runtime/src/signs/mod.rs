@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 use store::Table;
 
 /// One sign. What raises it and when it ends, in words for people, is the table in `docs/operate.md`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Sign {
     pub name: &'static str,
     /// What the sign finds. A finding at [`SignLevel::Well`] is a line that says that something works.
@@ -46,12 +46,6 @@ pub struct Sign {
 
 /// Finds what is to be said about the facts.
 pub type Raise = fn(&Facts<'_>) -> Vec<Raised>;
-
-impl std::fmt::Debug for Sign {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// An alarm of the template that tells a sign.
 #[derive(Clone, Copy, Debug)]
