@@ -154,7 +154,8 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
     let cargo_lambda = python_tool("cargo-lambda");
     let watch_log = std::fs::File::create(local.path().join("watch.log")).unwrap();
     let mut watch = Command::new(&cargo_lambda)
-        .args(["lambda", "watch", "--ignore-changes", "-A", "127.0.0.1", "-P", &port.to_string(), "--env-file"])
+        .args(["lambda", "watch", "--ignore-changes", "--config", "tests/optimized.toml"])
+        .args(["-A", "127.0.0.1", "-P", &port.to_string(), "--env-file"])
         .arg(local.path().join("env"))
         .current_dir(root())
         .stdout(watch_log.try_clone().unwrap())
