@@ -97,7 +97,7 @@ class Terminal:
 
         def cancel():
             while not over.wait(0.5):
-                line = ["nodekeeper", "--cluster", cluster, "cancel", "--name", "hello"]
+                line = ["nodekeeper", "--cluster", cluster, "cancel", "--yes", "--name", "hello"]
                 subprocess.run(line, executable=NODEKEEPER, env=self.environment, capture_output=True, check=False)
 
         thread = threading.Thread(target=cancel)

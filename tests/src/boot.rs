@@ -211,7 +211,7 @@ async fn the_boot_script_makes_a_node_whose_jobs_are_isolated_and_reach_no_metad
     // A file other than the one that the operator chose is never run.
     let node_file = launched.user_data.replace(&digest(&agent), &"0".repeat(64));
     let (booted, said) = boot(dir.path(), &network, &node_file);
-    assert!(!booted && said.contains("does not have the digest AGENT_SHA256"), "{said}");
+    assert!(!booted && said.contains("does not have the digest that [agent] says"), "{said}");
     assert!(!dir.path().join("local/bin/nodekeeper-agent").exists());
     let (booted, said) = boot(dir.path(), &network, &launched.user_data);
     assert!(booted, "{said}");
