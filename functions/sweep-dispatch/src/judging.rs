@@ -39,6 +39,8 @@ pub(crate) struct HandleChanges<'a> {
 /// What is known of the node besides its handles.
 pub(crate) struct OfNode {
     pub(crate) node_id: NodeId,
+    /// The labels of other nodes whose lives are over.
+    pub(crate) over: BTreeSet<String>,
     /// The live allocs of the node.
     pub(crate) allocs: AllocIds,
     /// The caches that these allocs name.
@@ -49,7 +51,7 @@ pub(crate) struct OfNode {
 
 impl OfNode {
     fn is_ours(&self, label: &str) -> bool {
-        label == self.node_id.to_string()
+        label == self.node_id.to_string() || self.over.contains(label)
     }
 
     /// The live alloc that a handle belongs to, if its name says so.
@@ -160,7 +162,7 @@ impl<'a> Judging<'a, '_> {
         let name = &handle.handle;
         let Some(label) = &handle.label else { return };
         if !node.is_ours(label) {
-            // A cloned disk or a moved volume: the answer names the handle, and it stays until a person removes it.
+            // A cloned disk or a moved volume: the answer names the handle, and it stays while its node lives.
             self.changes.conflicts.push(name.clone());
             return;
         }
@@ -222,6 +224,7 @@ mod tests {
         ] {
             let node = OfNode {
                 node_id: node_id(0),
+                over: BTreeSet::new(),
                 allocs: [live].into(),
                 used_caches: BTreeSet::new(),
                 complete: [(complete, at(1000 - ago_s))].into(),

@@ -10,6 +10,7 @@
 use crate::Sweep;
 use crate::batches::Batches;
 use crate::judging::{HandleChanges, OfNode, judge, turn};
+use crate::plan::is_over;
 use model::events::{Event, Subject};
 use model::handle::{Readiness, ReportRules, cache_name};
 use model::ids::{AllocId, NodeId};
@@ -29,10 +30,13 @@ use runtime::validation::A_DAY;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use store::{Listed, Unreadable, WriteError};
+use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
+
+/// For how many labels of other nodes one report looks up whether that node's life is over. Later reports take other labels.
+const MAX_OWNERS: usize = 20;
 
 /// How many allocs of one node are read to learn which caches they name, or whether they are complete.
 const MAX_ALLOCS: usize = 1000;
@@ -143,6 +147,7 @@ impl Applying<'_> {
         aside.extend(unreadable.iter().filter_map(|row| row.text("handle").map(str::to_owned)));
         let is_judged = |h: &&ReportedHandle| !aside.contains(h.handle.as_str());
         let mut handles: Vec<ReportedHandle> = self.report.handles.iter().filter(is_judged).cloned().collect();
+        let over = self.labels_of_the_dead(&handles).await?;
         let allocs = self.record.life().map(|life| life.allocs.clone()).unwrap_or_default();
         let used_caches = self.used_caches(&handles, &rows, &allocs).await?;
         if used_caches.is_none() {
@@ -153,7 +158,7 @@ impl Applying<'_> {
         let is_every_row_read = aside.is_empty() && used_caches.is_some();
         let used_caches = used_caches.unwrap_or_default();
         let complete = self.complete(&mut handles, &rows, &allocs).await?;
-        let node = OfNode { node_id: self.node_id, allocs, used_caches, complete };
+        let node = OfNode { node_id: self.node_id, over, allocs, used_caches, complete };
         Ok(Basis { rows, unreadable, of_containers, handles, node, is_every_row_read })
     }
 
@@ -231,6 +236,27 @@ impl Applying<'_> {
             destroy.retain(|handle| cache_name(handle).is_none_or(may_go));
         }
         Ok(destroy)
+    }
+
+    /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
+    async fn labels_of_the_dead(&self, handles: &[ReportedHandle]) -> Result<BTreeSet<String>, WriteError> {
+        let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
+        let own = self.node_id.to_string();
+        let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
+        let others: Vec<NodeId> = others.collect();
+        // Each report begins with other labels: otherwise the first labels, if their nodes live, would hide the rest.
+        let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
+        let first = turn.checked_rem(others.len()).unwrap_or(0);
+        let mut over = BTreeSet::new();
+        for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {
+            match self.sweep.store.node(node_id.slot()).await {
+                Ok(record) => over.extend(record.filter(|r| is_over(r, *node_id)).map(|_| node_id.to_string())),
+                // The life counts as not over, because the record cannot be read.
+                Err(error @ DbError::Corrupt { .. }) => tracing::warn!(%error, "the label of a node is not judged"),
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Ok(over)
     }
 
     /// Writes one event a day about the handles that carry the label of another node.

@@ -52,7 +52,7 @@ fn node_fact(handle: &Handle, record: Option<&NodeRecord>, seen: &Observation) -
 
 /// Whether this life is certainly over: the slot has a later life, or the slot is free and its last life was this one
 /// or a later one.
-fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
+pub(crate) fn is_over(record: &NodeRecord, node_id: NodeId) -> bool {
     match (&record.state, record.life()) {
         (_, Some(life)) => life.node_id.ulid() > node_id.ulid(),
         (NodeState::Cleaned { last_node_id }, None) => last_node_id.is_some_and(|l| l.ulid() >= node_id.ulid()),
