@@ -6,7 +6,8 @@
 Needs target/debug/nodekeeper. The emulator makes what the stack has of buckets, tables, roles, launch template and functions,
 and nobody calls the functions: so this test cancels the first job, which waits for a machine.
 
-Patched in the emulator: it does not know function URLs, and forgets the outputs of a stack that a change set has made.
+Patched in the emulator: it does not know function URLs, and forgets the outputs of a stack that a change set has made. It cannot
+update a stack from a template with outputs: a test of `cli` gives `up` a second time.
 """
 
 import contextlib
@@ -145,8 +146,6 @@ def three_steps(terminal):
     policy = (terminal.directory / "policy.toml").read_text()
     needs(policy, 'template = "lab-node"', "/nodekeeper-agent-x86_64-", 's3 = "s3://')
 
-    again = terminal.run("nodekeeper up lab --release . --yes")
-    needs(again, "the cluster lab has this release")
     checked = terminal.run("nodekeeper policy check policy.toml", quiet=True)
     needs(checked, "policy.toml is valid")
     found = terminal.run("nodekeeper doctor lab", code=1)

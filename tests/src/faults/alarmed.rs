@@ -72,11 +72,15 @@ async fn orphans_are_told_when_they_stay() {
     world.cloud.launch(&request, "token").await.unwrap();
     world.pass(world.policy.stale.orphan_after_s);
     let deaf = Odd { world: &world, lists: true };
+    let sweep = async || sweep_dispatch::tick(&world.store, &json!({}), world.clock()).await.unwrap();
     for expected in [None, Some(1)] {
+        // A function that does not run is told, too.
+        sweep().await;
         let run = clean_stale_records::tick(&world.store, &deaf, &json!({}), world.clock()).await.unwrap();
         assert_eq!(world.metric(&run, "SignsWrong"), expected, "one run terminates them: {:?}", run.wrong);
         world.pass(300);
     }
+    sweep().await;
     world.clean().await.unwrap();
     let after = world.clean().await.unwrap();
     assert_eq!(world.metric(&after, "SignsWrong"), None, "its termination is under way");

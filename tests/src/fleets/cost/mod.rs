@@ -154,15 +154,25 @@ fn the_bill_knows_every_type_of_resource_of_the_template() {
         "AWS::Serverless::Function",
     ];
     // The agent in the bucket has some megabytes, which cost less than a cent.
-    const FREE: [&str; 12] = [
+    const FREE: [&str; 21] = [
+        "AWS::EC2::InternetGateway",
         "AWS::EC2::LaunchTemplate",
+        "AWS::EC2::Route",
+        "AWS::EC2::RouteTable",
         "AWS::EC2::SecurityGroup",
         "AWS::EC2::SecurityGroupIngress",
+        "AWS::EC2::Subnet",
+        "AWS::EC2::SubnetRouteTableAssociation",
+        "AWS::EC2::VPC",
+        // Gateways to S3 and DynamoDB are free. Those of other services are not.
+        "AWS::EC2::VPCEndpoint",
+        "AWS::EC2::VPCGatewayAttachment",
         "AWS::IAM::InstanceProfile",
         "AWS::IAM::ManagedPolicy",
         "AWS::IAM::Role",
         "AWS::Lambda::Permission",
         "AWS::Lambda::Url",
+        "AWS::Logs::QueryDefinition",
         "AWS::S3::Bucket",
         "AWS::S3::BucketPolicy",
         "AWS::SNS::Subscription",
