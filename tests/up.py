@@ -30,6 +30,7 @@ sys.dont_write_bytecode = True
 
 from moto.cloudformation import models as cloudformation  # noqa: E402
 from moto.core.common_models import CloudFormationModel  # noqa: E402
+from moto.dynamodb.models import Table  # noqa: E402
 from moto.server import ThreadedMotoServer  # noqa: E402
 from plain import plain  # noqa: E402
 
@@ -63,6 +64,14 @@ def patch():
         stack.output_map = stack._create_output_map()
 
     cloudformation.ChangeSet.apply = apply_with_outputs
+    make_table = Table.create_from_cloudformation_json.__func__
+
+    def make_table_without_protection(cls, resource_name, resource, *rest, **options):
+        # The emulator takes the text "false" for true.
+        resource["Properties"].pop("DeletionProtectionEnabled", None)
+        return make_table(cls, resource_name, resource, *rest, **options)
+
+    Table.create_from_cloudformation_json = classmethod(make_table_without_protection)
 
 
 def release(directory):

@@ -2,8 +2,7 @@
 
 use aws_credential_types::Credentials;
 use clap::Parser;
-use model::EndCause;
-use model::time::Time;
+use model::{EndCause, Time};
 use nodekeeper_agent::OWN_PROGRAM;
 use nodekeeper_agent::agent::{self, AgentConfig};
 use nodekeeper_agent::config::{self, AgentArgs, InternalCommand};

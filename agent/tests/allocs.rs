@@ -1,9 +1,8 @@
 //! A real agent with real processes: how allocs start, stop and end.
 
 use crate::common::{TestNode, alloc_id, is_alive, order};
-use model::EndCause;
 use model::wire::{AllocOrder, MAX_LOG_TAIL_BYTES};
-use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
+use model::{ClientStatus, Desired, EndCause, FailurePolicy, Needs, Work};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;

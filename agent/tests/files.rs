@@ -1,9 +1,9 @@
 //! The files of a job on its node: what a command leaves, and what it is to have.
 
 use crate::uploads::{Bucket, any_port, node, stored};
-use model::files::{Content, Form, Inputs};
+use model::files::Form;
 use model::wire::{AllocOrder, AllocUpdate};
-use model::{ClientStatus, Desired, EndCause, FailurePolicy, Source, Work};
+use model::{ClientStatus, Content, Desired, EndCause, FailurePolicy, Inputs, Source, Work};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

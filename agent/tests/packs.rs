@@ -1,9 +1,8 @@
 //! A real agent with real processes: packs, whose command runs once for each element.
 
 use crate::common::{TestNode, order};
-use model::elements::Pack;
 use model::wire::{AllocOrder, AllocUpdate};
-use model::{ClientStatus, Desired, EndCause};
+use model::{ClientStatus, Desired, EndCause, Pack};
 use std::time::Instant;
 
 fn pack(copy: u32, script: &str, elements: &str, at_once: u32) -> AllocOrder {

@@ -2,9 +2,8 @@
 
 use crate::common::podman::{IMAGE, Podman};
 use crate::common::{TestNode, code, order};
-use model::elements::Pack;
 use model::wire::{AllocOrder, AllocUpdate};
-use model::{Desired, EndCause, FailurePolicy, Work};
+use model::{Desired, EndCause, FailurePolicy, Pack, Work};
 
 /// What a person writes around the program, and the signal by which its first process ends; 0 if that is the program itself.
 const SHAPES: [(&str, i32); 7] = [

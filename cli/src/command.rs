@@ -12,7 +12,7 @@ use crate::commands::watch;
 use crate::console::{Context, Exit};
 use crate::web;
 use clap::Subcommand;
-use model::ids::ClusterName;
+use model::ClusterName;
 
 /// The commands of an operator.
 #[derive(Subcommand, Clone, Debug)]

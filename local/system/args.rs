@@ -5,7 +5,7 @@ use crate::console::WallClock;
 use crate::given::Given;
 use crate::running;
 use clap::{Args, ValueEnum};
-use model::ids::ClusterName;
+use model::ClusterName;
 use std::path::PathBuf;
 
 /// The options of `nodekeeper local`.

@@ -7,7 +7,8 @@ use super::args::{LocalArgs, LocalAuth};
 use super::directory::{self, Layout, REGION};
 use super::error;
 use super::machines::credentials;
-use model::functions::{Function, GRANT_CREDENTIALS, HEARTBEAT_INGEST, SWEEP_DISPATCH};
+use model::Function;
+use model::functions::{GRANT_CREDENTIALS, HEARTBEAT_INGEST, SWEEP_DISPATCH};
 use std::collections::BTreeMap;
 use std::path::Path;
 

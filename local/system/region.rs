@@ -2,8 +2,7 @@
 
 use super::directory::REGION;
 use ec2_stand_in::{Ec2Settings, Ec2Subnet, LaunchTemplate, TemplateVersion};
-use model::policy::Policy;
-use model::rng::Rng;
+use model::{Policy, Rng};
 use std::collections::BTreeSet;
 
 pub(super) fn region(policy: &Policy) -> Ec2Settings {

@@ -18,14 +18,11 @@ mod meter;
 use crate::meter::cpu_ms;
 use async_trait::async_trait;
 use heartbeat_ingest::Ingest;
-use model::NodeRecord;
-use model::auth::NodeKey;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::fixtures;
-use model::ids::ClusterName;
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::time::{Span, Time};
+use model::policy::example_json;
+use model::{
+    Cloud, CloudError, ClusterName, Instance, LaunchAnswer, LaunchError, LaunchRequest, LaunchSettings, NodeKey,
+    NodeRecord, Policy, Span, Time, fixtures,
+};
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
 use serde_json::{Value, json};

@@ -16,15 +16,15 @@ mod meter;
 use crate::meter::{Meter, Metered, cpu_ms, peak_mib};
 use cloud::Ec2;
 use futures::StreamExt;
-use model::cloud::Cloud;
 use model::control::{RunNote, RunRow};
 use model::fixtures::{self, at};
 use model::functions::POLL_AND_SCALE;
-use model::ids::{AllocId, ClusterName, JobId, Ulid};
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::time::{Span, Time};
-use model::{ClientStatus, Job, JobSpec, Needs, NodeRecord, NodeState};
+use model::ids::Ulid;
+use model::policy::example_json;
+use model::{
+    AllocId, ClientStatus, Cloud, ClusterName, Job, JobId, JobSpec, LaunchRequest, LaunchSettings, Needs, NodeRecord,
+    NodeState, Policy, Span, Time,
+};
 use runtime::answer::ActionOutcome;
 use runtime::clock::RunClock;
 use serde_json::{Value, json};

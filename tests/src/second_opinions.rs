@@ -7,13 +7,8 @@
 
 use crate::world::{World, aws, dynamo_client, dynamo_url, ec2_client, fresh_cluster, job};
 use cloud::{AwsOffers, Ec2};
-use model::catalogue::Offers;
-use model::cloud::{Cloud, InstanceState};
-use model::fixtures;
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::time::Span;
-use model::{ActionName, Arch};
+use model::policy::example_json;
+use model::{ActionName, Arch, Cloud, InstanceState, LaunchRequest, LaunchSettings, Offers, Policy, Span, fixtures};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};

@@ -1,9 +1,7 @@
 //! A short simulation: a few seeds of every kind, seeds that found a mistake before, and Arvados' chaos
 //! (`Scenario::chaos`). Long runs: `cargo run --profile simulation --bin simulate`.
 
-use model::ActionName;
-use model::policy::Policy;
-use model::time::Span;
+use model::{ActionName, Policy, Span};
 use nodekeeper_simulation::compare::compare;
 use nodekeeper_simulation::core::{Fault, Line, START};
 use nodekeeper_simulation::happened::Happened;

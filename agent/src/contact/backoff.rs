@@ -4,7 +4,7 @@
 //! nodes of a fleet do not all call at the same moment.
 //! Does not: give up.
 
-use model::rng::Rng;
+use model::Rng;
 use std::time::Duration;
 use tokio::time::Instant;
 

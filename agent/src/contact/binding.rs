@@ -7,9 +7,8 @@
 use super::backoff::{self, LastCalls};
 use super::client::{CallError, ControlPlaneClient};
 use crate::machine::data_dir::{Bound, DataDir};
-use model::batch::Batch;
-use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
+use model::{Batch, NodeId};
 
 /// The node that this instance is; `None` if the instance is no longer in its batch. Asks until there is an answer.
 pub(crate) async fn node_of(

@@ -7,9 +7,8 @@
 use super::signer::Signer;
 use jiff::Timestamp;
 use model::error_chain::error_chain;
-use model::ids::NodeId;
-use model::left_out;
 use model::wire::{ErrorBody, ErrorCode};
+use model::{NodeId, left_out};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use serde::Serialize;

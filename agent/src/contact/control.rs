@@ -11,7 +11,7 @@ use super::backoff::{self, LastCalls};
 use super::client::{CallError, ControlPlaneClient, next_call};
 use super::shared_node::SharedNode;
 use crate::protocol::Node;
-use model::rng::Rng;
+use model::Rng;
 use model::wire::{
     AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer, LONGEST_RETRY_S, SHORTEST_RETRY_S, heartbeat_timeout_s,
 };

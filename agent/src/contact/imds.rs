@@ -4,8 +4,8 @@
 //! Does not: act on an interruption. The agent tells the control plane, which decides.
 
 use aws_credential_types::Credentials;
+use model::Time;
 use model::error_chain::error_chain;
-use model::time::Time;
 use serde::Deserialize;
 use std::time::{Duration, SystemTime};
 

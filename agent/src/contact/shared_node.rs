@@ -8,7 +8,7 @@ use super::client::CallError;
 use crate::machine::blocking::blocking;
 use crate::machine::data_dir::DataDir;
 use crate::protocol::{Durable, Node};
-use model::ids::AllocId;
+use model::AllocId;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,7 +8,7 @@
 //! memory.
 //! Does not: trust the content. It comes from the job's own user, who may write anything.
 
-use model::elements::Outcome;
+use model::Outcome;
 
 /// The longest content of a frame. A reader refuses a longer one.
 pub const MAX_BYTES: usize = 64 << 10;

@@ -12,10 +12,7 @@
 use super::frames::{BadStream, FrameContent, FrameParser};
 use crate::isolation::cgroup;
 use crate::machine::atomic_file::if_there;
-use model::EndCause;
-use model::elements::{ElementReport, Outcome};
-use model::output::Stream;
-use model::ranges::Ranges;
+use model::{ElementReport, EndCause, Outcome, Ranges, Stream};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -16,8 +16,7 @@
 use crate::isolation::cgroup;
 use crate::runtime::init::InitWatch;
 use crate::runtime::{ContainerRuntime, TIMEOUT};
-use model::Signal;
-use model::ids::AllocId;
+use model::{AllocId, Signal};
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};

@@ -9,8 +9,7 @@
 //! time limit does; without a notice an alloc is asked at once.
 //! Does not: send signals, or know why an alloc stops.
 
-use model::FailurePolicy;
-use model::time::Time;
+use model::{FailurePolicy, Time};
 use std::time::Duration;
 use tokio::time::Instant;
 

@@ -5,8 +5,7 @@
 
 use crate::work::alloc_dir::{AllocDir, AllocTask, StartRecord};
 use anyhow::{anyhow, bail};
-use model::EndCause;
-use model::ids::AllocId;
+use model::{AllocId, EndCause};
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;

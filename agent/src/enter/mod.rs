@@ -20,7 +20,7 @@ use crate::runtime::ContainerRuntime;
 use crate::work::supervisor::listen_to_ignored;
 use caller::CallerWatch;
 use live::{LiveAlloc, failed};
-use model::ids::AllocId;
+use model::AllocId;
 use nix::sys::signal::Signal;
 use std::io;
 use std::os::unix::process::ExitStatusExt;

@@ -10,7 +10,7 @@ use crate::machine::atomic_file::{absent_is_fine, if_there};
 use crate::machine::blocking::{blocking, on_files};
 use crate::machine::locks::{is_taken, lock_file};
 use files::{Digest, MAX_BYTES, digest_within};
-use model::files::Content;
+use model::Content;
 use s3::S3Error;
 use std::fs::{self, File, TryLockError};
 use std::io;

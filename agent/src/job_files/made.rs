@@ -9,7 +9,8 @@ use files::{
     Allowance, Choice, Digest, Interest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Selected, digest_within,
     open_beneath, pack, walk,
 };
-use model::files::{Content, Form, Matching, Pattern};
+use model::Content;
+use model::files::{Form, Matching, Pattern};
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;

@@ -9,7 +9,7 @@ use super::locks::{is_taken, lock_file};
 use crate::protocol::{Durable, LocalAlloc};
 use crate::work::alloc_dir::{AllocDir, GPU_SAMPLES};
 use anyhow::{anyhow, ensure};
-use model::ids::NodeId;
+use model::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;

@@ -6,7 +6,7 @@
 //! Does not: start anything, or stop what runs.
 
 use super::atomic_file::make_dir;
-use model::ids::AllocId;
+use model::AllocId;
 use remove_tree::remove_tree;
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,7 +9,7 @@
 
 use super::output_files::OutputFiles;
 use crate::elements::ElementsLog;
-use model::output::Stream;
+use model::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, pipe};

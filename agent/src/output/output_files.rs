@@ -5,7 +5,7 @@
 
 use crate::machine::atomic_file::{self, absent_is_fine, if_there};
 use crate::protocol::tail;
-use model::output::{Stream, Switches};
+use model::{Stream, Switches};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

@@ -7,7 +7,7 @@
 //! have read their names already; a sick GPU is given to nobody.
 //! Does not: find GPUs (`gpus` does), or know how they are connected.
 
-use model::ids::AllocId;
+use model::AllocId;
 use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

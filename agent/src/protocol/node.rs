@@ -7,14 +7,11 @@
 use super::gpus::{Gpu, sick};
 use super::handles::{HandleList, HandleRound, SettledHandles};
 use super::orders::{self, Durable, LocalAlloc};
-use model::files::Checkpoint;
-use model::ids::AllocId;
-use model::time::Time;
 use model::wire::{
     AllocOrder, AllocReport, AllocReportAnswer, AllocUpdate, CUT, ErrorCode, HandleReport, HandleReportAnswer,
     Heartbeat, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, MAX_TAIL_SWITCHES, NodeHealth, OrderList,
 };
-use model::{ClientStatus, EndCause, Ending, Intent, NodeStatus, RunReport};
+use model::{AllocId, Checkpoint, ClientStatus, EndCause, Ending, Intent, NodeStatus, RunReport, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest log text in one report, over all its allocs, in bytes. JSON escapes may make the text six times as long,

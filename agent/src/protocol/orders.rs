@@ -5,9 +5,8 @@
 //! have run before, here or elsewhere, is not started. Pure: no files, no clock.
 //! Does not: start or stop anything, or read or write the file (`data_dir` does).
 
-use model::ids::{AllocId, NodeId};
 use model::wire::{AllocOrder, OrderList};
-use model::{ClientStatus, Desired};
+use model::{AllocId, ClientStatus, Desired, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,8 @@
 
 use super::orders::Durable;
 use crate::work::alloc_dir::AllocTask;
-use model::ids::{AllocId, JobId, NodeId};
 use model::wire::AllocOrder;
-use model::{ClientStatus, Desired, FailurePolicy, Needs, Work};
+use model::{AllocId, ClientStatus, Desired, FailurePolicy, JobId, Needs, NodeId, Work};
 use std::collections::BTreeMap;
 
 pub(crate) fn node_id() -> NodeId {

@@ -1,11 +1,9 @@
 use super::testing::{alloc_id, durable, order};
 use super::*;
-use model::EndCause;
-use model::ids::AllocId;
-use model::wire::RefusedUpdate;
-use model::wire::{AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, OrderList};
-use model::{ClientStatus, Desired, Ending, RunReport};
-use model::{Intent, NodeStatus};
+use model::wire::{
+    AllocOrder, AllocReportAnswer, ErrorCode, HeartbeatAnswer, MAX_LOG_TAIL_BYTES, OrderList, RefusedUpdate,
+};
+use model::{AllocId, ClientStatus, Desired, EndCause, Ending, Intent, NodeStatus, RunReport};
 use std::collections::BTreeSet;
 
 fn node() -> Node {

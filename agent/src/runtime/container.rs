@@ -14,10 +14,9 @@ use super::interface::{
 use crate::machine::memory_file::{as_stdin_bytes, inherited};
 use crate::rights::{SECRETS_DIR, TOKEN_FILE};
 use model::container_env::{Passing, passing};
-use model::ids::AllocId;
 use model::image::is_image_reference;
 use model::wire::AllocOrder;
-use model::{EndCause, Signal};
+use model::{AllocId, EndCause, Signal};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd;

@@ -9,7 +9,7 @@
 
 use super::{ContainerRuntime, FirstProcess};
 use crate::isolation::cgroup;
-use model::ids::AllocId;
+use model::AllocId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use process_table::{self, ProcessEntry, descendants_now};

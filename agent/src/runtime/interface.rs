@@ -4,9 +4,8 @@
 
 use crate::isolation::TaskIsolation;
 use crate::isolation::helper::StartResult;
-use model::EndCause;
-use model::ids::NodeId;
 use model::wire::AllocOrder;
+use model::{EndCause, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;

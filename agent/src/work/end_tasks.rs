@@ -6,7 +6,7 @@
 use super::alloc_dir::{AllocDir, StartRecord};
 use super::ends;
 use super::user_ids::UserIds;
-use model::ids::AllocId;
+use model::AllocId;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;

@@ -12,10 +12,8 @@
 use super::alloc_dir::{AllocDir, AllocPhase};
 use crate::elements::report_in;
 use crate::protocol::AllocProgress;
-use model::RunReport;
-use model::files::Checkpoint;
-use model::ids::AllocId;
 use model::wire::AllocOrder;
+use model::{AllocId, Checkpoint, RunReport};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;

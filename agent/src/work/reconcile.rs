@@ -8,7 +8,7 @@ use crate::contact::shared_node::SharedNode;
 use crate::machine::guard;
 use crate::protocol::{AllocProgress, MachineTask, Node, Observed};
 use crate::runtime::TIMEOUT;
-use model::ids::AllocId;
+use model::AllocId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

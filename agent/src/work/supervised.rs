@@ -7,7 +7,7 @@ use super::alloc_dir::{AllocDir, AllocTask};
 use crate::contact::client::NodeClock;
 use crate::contact::s3_access::S3Environment;
 use crate::runtime::ProcessEnv;
-use model::time::Time;
+use model::Time;
 use std::path::PathBuf;
 
 #[derive(Debug)]

@@ -3,13 +3,8 @@
 //! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
-use model::action::{About, Describe};
-use model::brake::BrakeChange;
-use model::catalogue::CataloguePart;
-use model::control::ControlKey;
-use model::events::Subject;
-use model::ids::NodeId;
-use model::{ActionName, NodeRecord, Version};
+use model::action::About;
+use model::{ActionName, BrakeChange, CataloguePart, ControlKey, Describe, NodeId, NodeRecord, Subject, Version};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]

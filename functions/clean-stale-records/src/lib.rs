@@ -15,9 +15,8 @@ pub use plan::{CleaningPlan, plan};
 
 use async_trait::async_trait;
 use cloud::Ec2;
-use model::cloud::Cloud;
-use model::functions::{CLEAN_STALE_RECORDS, Function};
-use model::time::Time;
+use model::functions::CLEAN_STALE_RECORDS;
+use model::{Cloud, Function, Time};
 use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};

@@ -8,12 +8,9 @@
 pub mod sts;
 
 use model::functions::GRANT_CREDENTIALS;
-use model::ids::{AllocId, ClusterName, NodeId};
-use model::policy::Policy;
 use model::rights::role_arn;
-use model::time::{Span, Time};
 use model::wire::{CredentialsRequest, ErrorCode, JobCredentials};
-use model::{Alloc, ClientStatus, Desired, NodeRecord};
+use model::{Alloc, AllocId, ClientStatus, ClusterName, Desired, NodeId, NodeRecord, Policy, Span, Time};
 use runtime::env::FunctionNeeds;
 use runtime::http::{
     Admitted, HttpError, NodeAdmission, NodeCredentials, answer, internal, policy_now, standing, wrong_incarnation,

@@ -6,8 +6,8 @@
 use async_trait::async_trait;
 use aws_sdk_sts::error::{DisplayErrorContext, ProvideErrorMetadata};
 use aws_sdk_sts::types::Tag;
-use model::time::{Span, Time};
 use model::wire::JobCredentials;
+use model::{Span, Time};
 use std::fmt::Debug;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,11 @@
 
 use crate::orders::NodeOrders;
 use crate::{Ingest, RACES};
-use model::events::{Event, Subject};
-use model::ids::{AllocId, NodeId};
-use model::reason::Reason;
-use model::time::Time;
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
-use model::{ActionName, Alloc, ClientStatus, Contact, Ending, NodeRecord, NodeStatus, ReportOutcome};
+use model::{
+    ActionName, Alloc, AllocId, ClientStatus, Contact, Ending, Event, NodeId, NodeRecord, NodeStatus, Reason,
+    ReportOutcome, Subject, Time,
+};
 use runtime::http::{Claim, HttpError, Proven, internal, reporting, standing, unwritten};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Retention};

@@ -5,10 +5,8 @@
 //! Does not: bind; poll-and-scale does, when EC2 answers the launch or lists the instance.
 
 use crate::Ingest;
-use model::batch::Batch;
-use model::ids::NodeId;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
-use model::{NodeRecord, NodeState};
+use model::{Batch, NodeId, NodeRecord, NodeState};
 use runtime::http::{HttpError, Proven, internal};
 
 impl Ingest {

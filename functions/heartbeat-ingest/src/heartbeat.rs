@@ -6,11 +6,9 @@
 
 use crate::orders::NodeOrders;
 use crate::{Beat, Ingest, RACES};
-use model::ids::NodeId;
 use model::names::{is_host, is_id};
-use model::time::{Span, Time};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
-use model::{ActionName, NodeRecord, NodeStatus};
+use model::{ActionName, NodeId, NodeRecord, NodeStatus, Span, Time};
 use runtime::http::{HttpError, Proven, internal, standing, unwritten, wrong_incarnation};
 use store::{Pulse, WriteError, transactions, unless_raced};
 

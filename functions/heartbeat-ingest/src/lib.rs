@@ -10,13 +10,10 @@ mod binding;
 mod heartbeat;
 mod orders;
 
-use model::control::{ControlKey, IngestSummary};
-use model::events::{Event, Subject};
+use model::control::IngestSummary;
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
-use model::ids::{ClusterName, Slot};
-use model::policy::{LONGEST_JITTER, Policy};
-use model::time::{Span, Time};
-use model::{ActionName, Contact, Life};
+use model::policy::LONGEST_JITTER;
+use model::{ActionName, ClusterName, Contact, ControlKey, Event, Life, Policy, Slot, Span, Subject, Time};
 use runtime::env::FunctionNeeds;
 use runtime::http::{Admitted, HttpError, NodeAdmission, NodeCredentials, answer, policy_now};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};

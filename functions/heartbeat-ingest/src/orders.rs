@@ -6,10 +6,9 @@
 //! Does not: change anything.
 
 use crate::Ingest;
-use model::ids::JobId;
 use model::names::is_host;
 use model::wire::{AllocOrder, OrderList};
-use model::{Alloc, Desired, Job, Life};
+use model::{Alloc, Desired, Job, JobId, Life};
 use runtime::http::{HttpError, MAX_LIST_BYTES, bytes_in_answer, internal};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Unreadable};

@@ -7,10 +7,9 @@
 #[path = "../../../tests/growth.rs"]
 mod growth;
 
-use model::catalogue::{Catalogue, Subnet};
 use model::fixtures::{self, at};
-use model::policy::{Policy, example_json};
-use model::{Alloc, Capacity, ClientStatus, Job, JobSpec, NodeRecord, NodeState};
+use model::policy::example_json;
+use model::{Alloc, Capacity, Catalogue, ClientStatus, Job, JobSpec, NodeRecord, NodeState, Policy, Subnet};
 use runtime::observation::Observation;
 use serde_json::json;
 

@@ -17,12 +17,10 @@ pub use plan::{Action, FleetPlan, PlannedAction, plan};
 
 use async_trait::async_trait;
 use cloud::Ec2;
-use model::cloud::Cloud;
-use model::control::{ControlKey, PollTurn};
-use model::functions::{Function, POLL_AND_SCALE};
-use model::launch::LaunchSettings;
+use model::control::PollTurn;
+use model::functions::POLL_AND_SCALE;
 use model::policy::Poll;
-use model::time::{Span, Time};
+use model::{Cloud, ControlKey, Function, LaunchSettings, Span, Time};
 use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};

@@ -3,10 +3,8 @@
 //! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
-use model::action::{About, Describe};
-use model::brake::BrakeChange;
-use model::events::Subject;
-use model::{ActionName, Handle};
+use model::action::About;
+use model::{ActionName, BrakeChange, Describe, Handle, Subject};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]

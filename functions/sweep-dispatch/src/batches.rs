@@ -6,9 +6,7 @@
 
 use crate::judging::HandleChanges;
 use futures::StreamExt;
-use model::policy::Policy;
-use model::time::Time;
-use model::{Handle, NodeRecord};
+use model::{Handle, NodeRecord, Policy, Time};
 use runtime::clock::RunClock;
 use store::{
     Attempts, DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, unchanged,

@@ -4,10 +4,8 @@
 //! Does not: contain the rule for one handle (`model::handle` does), or read or write anything.
 
 use model::handle::{Judgement, ReportRules, Sighting, cache_name};
-use model::ids::{AllocId, NodeId};
-use model::time::{Span, Time};
 use model::wire::ReportedHandle;
-use model::{AllocIds, Handle, HandleState};
+use model::{AllocId, AllocIds, Handle, HandleState, NodeId, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A container that a complete alloc left gets a row if it is still there this long after the end, so that `status` shows it.

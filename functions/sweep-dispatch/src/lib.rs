@@ -21,9 +21,8 @@ pub use actions::SweepAction;
 pub use plan::{SweepPlan, plan};
 
 use async_trait::async_trait;
-use model::functions::{Function, SWEEP_DISPATCH};
-use model::ids::ClusterName;
-use model::time::Time;
+use model::functions::SWEEP_DISPATCH;
+use model::{ClusterName, Function, Time};
 use runtime::answer::{ActionAnswer, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};

@@ -11,17 +11,13 @@ use crate::Sweep;
 use crate::batches::Batches;
 use crate::judging::{HandleChanges, OfNode, judge, turn};
 use crate::plan::is_over;
-use model::events::{Event, Subject};
 use model::handle::{Readiness, ReportRules, cache_name};
-use model::ids::{AllocId, NodeId};
-use model::policy::Policy;
-use model::reason::Reason;
-use model::time::{Span, Time};
 use model::wire::{
     ErrorCode, HandleReport, HandleReportAnswer, MAX_DIGEST_BYTES, MAX_HANDLES, ReportCounter, ReportedHandle,
 };
 use model::{
-    ActionName, AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, HandleState, NodeRecord, NodeStatus,
+    ActionName, AllocId, AllocIds, AllocSummary, ClientStatus, Event, Handle, HandleKind, HandleState, NodeId,
+    NodeRecord, NodeStatus, Policy, Reason, Span, Subject, Time,
 };
 use runtime::clock::RunClock;
 use runtime::http::{Admitted, Claim, HttpError, first_part, internal, policy_now, reporting, standing, unwritten};

@@ -1,6 +1,6 @@
 //! One API call, and what every action may use of it.
 
-use model::time::{Span, Time};
+use model::{Span, Time};
 
 use crate::instance::Ec2Instance;
 use crate::settings::Ec2Settings;

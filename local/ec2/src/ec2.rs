@@ -4,7 +4,7 @@
 //! Does not: speak HTTP (`http` does), or know an action (`actions` does).
 
 use axum::http::HeaderMap;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,8 +1,6 @@
 //! Failures on demand. A fault for a number of calls counts itself down. The faults that can be read back are those still to come.
 
-use model::Market;
-use model::reservation::CapacityReservation;
-use model::time::Time;
+use model::{CapacityReservation, Market, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use model::time::Span;
+use model::Span;
 use serde::Deserialize;
 use serde_json::json;
 use std::io;

@@ -2,9 +2,8 @@
 //!
 //! Does not: change a state; `world` does.
 
-use model::Market;
 pub use model::cloud::InstanceState;
-use model::time::Time;
+use model::{Market, Time};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

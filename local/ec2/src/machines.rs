@@ -1,6 +1,6 @@
 //! The machine behind an instance: a process in `nodekeeper local`, nothing in tests.
 
-use model::time::Time;
+use model::Time;
 use std::collections::BTreeMap;
 
 /// Hooks for the machines behind the instances. Calls for one instance come in order, one at a

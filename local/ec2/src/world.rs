@@ -11,7 +11,7 @@
 //! ```
 
 use model::enums::ReservationKind;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::faults::Faults;

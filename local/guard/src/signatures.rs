@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use model::time::Time;
+use model::Time;
 use std::fmt;
 use std::sync::Arc;
 

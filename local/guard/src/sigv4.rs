@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use hmac::{Hmac, KeyInit, Mac};
 use model::auth::hex;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};

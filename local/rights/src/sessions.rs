@@ -5,7 +5,7 @@
 
 use guard::sigv4::{Issued, Issuer};
 use model::auth::hex;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

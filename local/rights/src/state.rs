@@ -4,7 +4,7 @@ use crate::sessions::Sessions;
 use axum::http::request::Parts;
 use guard::KeyPair;
 use guard::sigv4::{self, Issued, Issuer, RawRequest, SignScope};
-use model::time::Time;
+use model::Time;
 use serde_json::Value;
 use std::fmt::{self, Display};
 use std::fs::{self, File};

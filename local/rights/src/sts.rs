@@ -5,7 +5,7 @@ use crate::state::Rights;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use guard::sigv4::Issued;
-use model::time::Span;
+use model::Span;
 use std::collections::BTreeMap;
 
 /// How long a session may last, in seconds, if one role assumes another.

@@ -20,7 +20,7 @@ use crate::local::error;
 use anyhow::Context as _;
 use futures::FutureExt;
 use model::functions::{FUNCTIONS, POLL_AND_SCALE};
-use model::time::{Span, Time};
+use model::{Span, Time};
 use runtime::env::FunctionEnvironment;
 use runtime::lambda::{FunctionInstance, Lambda, Parts};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 //! Guarantees: the next invocation of a function starts only after the previous one has ended.
 //! Does not: speak HTTPS, or read answers: the functions' own logs show the results.
 
-use model::time::Span;
+use model::Span;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -4,7 +4,7 @@
 //! fetch them again.
 //! Does not: check signatures (`guard` does).
 
-use model::time::{Span, Time};
+use model::{Span, Time};
 use rights_stand_in::{Sessions, date};
 use serde_json::{Value, json};
 

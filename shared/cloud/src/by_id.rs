@@ -11,7 +11,7 @@ use crate::refusal::{can_be_of_one_instance, is_unknown_instance};
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use model::cloud::{CloudError, Instance};
+use model::{CloudError, Instance};
 use std::collections::BTreeSet;
 
 #[async_trait]

@@ -1,7 +1,7 @@
 //! What all calls have in common: their limits, and what their errors mean.
 
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
-use model::cloud::CloudError;
+use model::CloudError;
 use model::error_chain::error_chain;
 use std::error::Error;
 use std::fmt;

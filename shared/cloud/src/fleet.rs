@@ -17,10 +17,7 @@ use aws_sdk_ec2::types::{
     ReservedCapacityAllocationStrategy, ReservedCapacityOptionsRequest, SpotAllocationStrategy, SpotOptionsRequest,
     TargetCapacitySpecificationRequest,
 };
-use model::cloud::{LaunchAnswer, LaunchError, NewInstance};
-use model::launch::LaunchRequest;
-use model::reservation::Reserved;
-use model::{Market, Offering};
+use model::{LaunchAnswer, LaunchError, LaunchRequest, Market, NewInstance, Offering, Reserved};
 
 /// The HTTP status for an error about one way: the call itself was answered.
 const ANSWERED: u16 = 400;

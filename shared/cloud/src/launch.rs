@@ -11,11 +11,9 @@ use aws_sdk_ec2::config::timeout::TimeoutConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_ec2::types::{ResourceType, Tag, TagSpecification};
 use base64::Engine;
-use model::Offering;
-use model::cloud::{LaunchError, Refusal};
-use model::enums::{Class, Reach};
+use model::enums::Class;
 use model::error_chain::error_chain;
-use model::launch::LaunchRequest;
+use model::{LaunchError, LaunchRequest, Offering, Reach, Refusal};
 use std::error::Error;
 use std::time::Duration;
 

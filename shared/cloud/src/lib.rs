@@ -28,12 +28,12 @@ use by_id::ById;
 use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use model::catalogue::Offers;
-use model::cloud::{BATCH_TAG, CLUSTER_TAG, Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG, Refusal};
-use model::enums::{Class, Reach};
-use model::ids::{ClusterName, NodeId};
-use model::launch::{LaunchCall, LaunchRequest};
-use model::time::Time;
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, NODE_TAG};
+use model::enums::Class;
+use model::{
+    Cloud, CloudError, ClusterName, Instance, LaunchAnswer, LaunchCall, LaunchError, LaunchRequest, NodeId, Offers,
+    Reach, Refusal, Time,
+};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;

@@ -17,13 +17,8 @@ use aws_sdk_ec2::types::{
     InstanceType, InstanceTypeInfo, LocationType, SpotPrice,
 };
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use model::Arch;
-use model::catalogue::{Offers, Subnet, TypeFacts};
-use model::cloud::CloudError;
 use model::enums::ReservationKind;
-use model::money::Usd;
-use model::reservation::CapacityReservation;
-use model::time::Time;
+use model::{Arch, CapacityReservation, CloudError, Offers, Subnet, Time, TypeFacts, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most types on a page of DescribeInstanceTypes, and the most rows on a page of the other lists.

@@ -8,8 +8,7 @@
 use crate::calls::cloud_error;
 use aws_config::{Region, SdkConfig};
 use aws_sdk_pricing::types::{Filter, FilterType};
-use model::cloud::CloudError;
-use model::money::Usd;
+use model::{CloudError, Usd};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 

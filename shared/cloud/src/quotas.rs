@@ -6,7 +6,7 @@
 
 use crate::calls::cloud_error;
 use aws_sdk_servicequotas::Client;
-use model::cloud::CloudError;
+use model::CloudError;
 use model::quotas::is_of_vcpus;
 use std::collections::BTreeMap;
 

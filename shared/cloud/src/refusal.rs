@@ -8,8 +8,8 @@
 //! answer. Codes that only other actions answer are left out.
 
 use model::Class::{self, Quota, Refused, Short, Throttled, Unanswered, Wrong};
-use model::cloud::{LaunchError, Refusal};
 use model::enums::Reach::{self, Account, Family, Fleet, Market, Offering, Request, Subnet, Template, Type};
+use model::{LaunchError, Refusal};
 
 /// What a code means for a launch: the class of the limit, which says for how long it holds, and what it is about.
 type Meaning = (Class, Reach);

@@ -10,11 +10,8 @@ use aws_sdk_ec2::types::{
     CapacityReservationSpecification, CapacityReservationTarget, Instance, InstanceMarketOptionsRequest, InstanceType,
     LaunchTemplateSpecification, MarketType,
 };
-use model::cloud::{LaunchAnswer, LaunchError, NewInstance};
-use model::enums::{Reach, ReservationKind};
-use model::launch::LaunchRequest;
-use model::reservation::Reserved;
-use model::{Market, Offering};
+use model::enums::ReservationKind;
+use model::{LaunchAnswer, LaunchError, LaunchRequest, Market, NewInstance, Offering, Reach, Reserved};
 
 pub(crate) async fn launch(
     client: &Client,

@@ -1,7 +1,6 @@
 //! What nodes cost over time, exactly: products of price and time are summed before they are divided.
 
-use model::money::Usd;
-use model::time::Span;
+use model::{Span, Usd};
 use std::iter::Sum;
 use std::ops::AddAssign;
 

@@ -8,9 +8,7 @@
 
 use super::series::total;
 use super::{Charge, History, NodeLifetime, Use};
-use model::ids::JobId;
-use model::money::Usd;
-use model::time::{Span, Time};
+use model::{JobId, Span, Time, Usd};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,10 +4,8 @@
 //! at `from`. Events of a subject may come in any order; in the order of time, less of them is kept.
 
 use super::uses::{MOST, Use};
-use model::events::{ENDED_ALLOC, Event, PastLife};
-use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::time::Time;
-use model::{ActionName, JobState};
+use model::events::{ENDED_ALLOC, PastLife};
+use model::{ActionName, AllocId, Event, JobId, JobState, NodeId, Slot, Time};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -23,12 +23,7 @@ pub use uses::Use;
 use charge::Charge;
 
 use event_digest::EventDigest;
-use model::control::Control;
-use model::events::Event;
-use model::ids::{JobId, NodeId};
-use model::money::Usd;
-use model::time::{Span, Time};
-use model::{AllocSummary, JobState, JobSummary, NodeRecord};
+use model::{AllocSummary, Control, Event, JobId, JobState, JobSummary, NodeId, NodeRecord, Span, Time, Usd};
 use std::collections::BTreeMap;
 use store::{DbError, Store};
 use uses::MOST;

@@ -3,7 +3,7 @@
 //! Guarantees: each value is the mean over its part of the time, so that nothing short is lost between two parts.
 
 use super::{Charge, History, Phase};
-use model::time::{Span, Time};
+use model::{Span, Time};
 use serde::Serialize;
 
 /// The most parts that a time is divided into.

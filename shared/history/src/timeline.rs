@@ -7,10 +7,7 @@
 use super::event_digest::NodeStep;
 use super::uses::Use;
 use model::events::PastLife;
-use model::ids::{NodeId, Slot};
-use model::money::Usd;
-use model::time::Time;
-use model::{NodeRecord, NodeState, NodeStatus};
+use model::{NodeId, NodeRecord, NodeState, NodeStatus, Slot, Time, Usd};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -2,8 +2,7 @@
 //!
 //! Does not: know what that costs (`cost` does).
 
-use model::ids::{AllocId, NodeId};
-use model::time::Time;
+use model::{AllocId, NodeId, Time};
 
 /// The most steps of nodes, uses of nodes and changes of the queue that are kept, each.
 pub(crate) const MOST: usize = 300_000;

@@ -6,12 +6,9 @@
 use crate::clock::RunClock;
 use crate::http::{MAX_LIST_BYTES, bytes_in_answer, first_part};
 use crate::observation::ObservedCounts;
-use model::action::{Describe, Plan, PlanRow};
-use model::cloud::{CloudError, LaunchError};
+use model::action::PlanRow;
 use model::control::Tally;
-use model::explain::Explanation;
-use model::time::Time;
-use model::{ActionName, NotPossible};
+use model::{ActionName, CloudError, Describe, Explanation, LaunchError, NotPossible, Plan, Time};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::{DbError, WriteError};

@@ -4,15 +4,14 @@
 //! the policy takes, at most [`MAX_TYPES`], the smallest first.
 //! Does not: decide when a part is read ([`Catalogue::due`] does), or what is bought (the plan does).
 
-use model::Market;
-use model::catalogue::{Catalogue, CataloguePart, MAX_TYPES, Offered, Offers, PartState, TypeFacts};
-use model::cloud::CloudError;
+use model::catalogue::{MAX_TYPES, Offered};
 use model::control::CatalogueRow;
-use model::control::{Control, ControlKey};
-use model::policy::{Fallback, Policy, Size};
+use model::policy::{Fallback, Size};
 use model::quotas::quota_of;
-use model::reservation::CapacityReservation;
-use model::time::Time;
+use model::{
+    CapacityReservation, Catalogue, CataloguePart, CloudError, Control, ControlKey, Market, Offers, PartState, Policy,
+    Time, TypeFacts,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Store, WriteError};
 

@@ -4,7 +4,7 @@
 //! impossible deadline counts as unknown.
 //! Does not: read the clock itself; `lambda` does.
 
-use model::time::{Span, Time};
+use model::{Span, Time};
 use std::time::Duration;
 use tokio::time::Instant;
 

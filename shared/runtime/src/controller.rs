@@ -10,9 +10,7 @@ use crate::run::Run;
 use crate::signs::{self, Facts};
 use crate::watchdog;
 use async_trait::async_trait;
-use model::action::{Describe, Plan};
-use model::functions::Function;
-use model::time::Time;
+use model::{Describe, Function, Plan, Time};
 use serde_json::Value;
 use store::Store;
 

@@ -5,7 +5,7 @@
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
 use crate::http::NodeCredentials;
-use model::ids::ClusterName;
+use model::ClusterName;
 
 /// What a function needs besides the name of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

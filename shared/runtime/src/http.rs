@@ -7,13 +7,9 @@
 
 use crate::rate::{MOST_CALLS, RateLimit, WINDOW};
 use base64::Engine;
-use model::NodeRecord;
-use model::auth::{NodeKey, NodeRole};
-use model::control::Control;
-use model::ids::{ClusterName, NodeId};
-use model::policy::Policy;
-use model::time::Time;
+use model::auth::NodeRole;
 use model::wire::{ErrorBody, ErrorCode, MAX_BODY_BYTES, ReportCounter};
+use model::{ClusterName, Control, NodeId, NodeKey, NodeRecord, Policy, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

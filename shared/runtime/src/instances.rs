@@ -6,7 +6,7 @@
 use crate::answer::{ActError, ActionResult};
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use model::cloud::{Cloud, InstanceState};
+use model::{Cloud, InstanceState};
 use std::collections::BTreeSet;
 
 /// How many instances are checked at the same time.

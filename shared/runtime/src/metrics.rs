@@ -8,10 +8,8 @@
 
 use crate::answer::{ActionOutcome, Ran, RunAnswer, count};
 use crate::signs;
-use model::ActionName;
-use model::functions::{self, Function, POLL_AND_SCALE};
-use model::ids::ClusterName;
-use model::time::Time;
+use model::functions::{self, POLL_AND_SCALE};
+use model::{ActionName, ClusterName, Function, Time};
 use serde_json::{Map, Value, json};
 
 const NAMESPACE: &str = "nodekeeper";

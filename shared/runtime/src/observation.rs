@@ -16,16 +16,12 @@ use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join_all, try_join3};
 use model::after::{Ends, Followed};
-use model::array::Array;
-use model::cloud::CloudError;
-use model::cloud::{Cloud, Instance};
-use model::control::{Control, ControlKey, ListPlace, NoPolicy};
+use model::control::{ListPlace, NoPolicy};
 use model::functions::POLL_AND_SCALE;
-use model::ids::{AllocId, JobId, NodeId, Ulid};
-use model::policy::Policy;
-use model::time::{Span, Time};
+use model::ids::Ulid;
 use model::{
-    AllocIds, AllocSummary, ClientStatus, Handle, HandleKind, JobState, JobSummary, Life, NodeRecord, NodeState,
+    AllocId, AllocIds, AllocSummary, Array, ClientStatus, Cloud, CloudError, Control, ControlKey, Handle, HandleKind,
+    Instance, JobId, JobState, JobSummary, Life, NodeId, NodeRecord, NodeState, Policy, Span, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

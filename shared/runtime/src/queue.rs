@@ -3,11 +3,8 @@
 //! Guarantees: what a run reads does not grow with the queue, and every job is read in one of the next runs.
 //! Does not: decide.
 
-use model::JobSummary;
-use model::control::{Control, ControlKey, ListPlace};
-use model::ids::JobId;
-use model::policy::Policy;
-use model::time::Time;
+use model::control::ListPlace;
+use model::{Control, ControlKey, JobId, JobSummary, Policy, Time};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use store::{DbError, Store, Unreadable, WaitingJobs};

@@ -4,8 +4,7 @@
 //! call within that time. The limit counts per process, and Lambda runs several, so a node may reach a multiple of it.
 //! Does not: limit strangers, who are refused before. Nothing is stored: a lost count allows a few more calls.
 
-use model::ids::NodeId;
-use model::time::{Span, Time};
+use model::{NodeId, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

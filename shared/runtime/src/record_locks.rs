@@ -4,9 +4,9 @@
 //! this run wrote before it.
 //! Does not: lock anything against other runs; conditional writes do that.
 
-use model::NodeRecord;
 use model::action::LockKey;
-use model::ids::{NodeId, Slot, Ulid};
+use model::ids::Ulid;
+use model::{NodeId, NodeRecord, Slot};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedMutexGuard;

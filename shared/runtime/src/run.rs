@@ -18,14 +18,12 @@ use crate::record_locks::RecordLocks;
 use crate::signs::listing;
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
-use model::ActionName;
-use model::action::{Describe, EventPolicy, Plan, Planned};
-use model::brake::BrakeChange;
-use model::control::{ControlKey, ListPlace, RunNote, RunRow};
-use model::events::{Event, Subject};
-use model::functions::{Function, POLL_AND_SCALE};
-use model::reason::Reason;
-use model::time::{Span, Time};
+use model::action::Planned;
+use model::control::{ListPlace, RunNote, RunRow};
+use model::functions::POLL_AND_SCALE;
+use model::{
+    ActionName, BrakeChange, ControlKey, Describe, Event, EventPolicy, Function, Plan, Reason, Span, Subject, Time,
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::{Store, WriteError, ignore_conflict};

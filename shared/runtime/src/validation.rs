@@ -6,13 +6,7 @@
 //! entry of the control table counts as never written. An attribute that this code does not know is no contradiction.
 //! Does not: repair anything, or delete a row that it does not understand.
 
-use model::NodeRecord;
-use model::action::{EventPolicy, Plan};
-use model::control::Control;
-use model::events::Subject;
-use model::ids::{AllocId, JobId, Slot};
-use model::reason::Reason;
-use model::time::Span;
+use model::{AllocId, Control, EventPolicy, JobId, NodeRecord, Plan, Reason, Slot, Span, Subject};
 use std::collections::BTreeSet;
 use store::{Table, Unreadable};
 

@@ -11,13 +11,9 @@
 
 use crate::clock::RunClock;
 use crate::observation::Observation;
-use model::action::{EventPolicy, Plan};
-use model::control::{Control, RunRow};
-use model::events::Subject;
-use model::functions::{self, Function, HEARTBEAT_INGEST};
-use model::policy::Policy;
-use model::reason::Reason;
-use model::time::{Span, Time};
+use model::control::RunRow;
+use model::functions::{self, HEARTBEAT_INGEST};
+use model::{Control, EventPolicy, Function, Plan, Policy, Reason, Span, Subject, Time};
 use std::fmt::Display;
 use std::future::Future;
 use store::Store;

@@ -6,9 +6,7 @@
 use crate::rows::{self, Record, as_read, control_key, handle_key, handle_row, job_key, n, s};
 use crate::write::{Cond, Effect, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::control::ControlKey;
-use model::ids::JobId;
-use model::{Handle, HandleState, NodeRecord, Version};
+use model::{ControlKey, Handle, HandleState, JobId, NodeRecord, Version};
 
 /// The condition that no heartbeat has arrived since the record was read. If one has arrived, the write fails.
 pub fn silent_since(record: &NodeRecord) -> Cond {

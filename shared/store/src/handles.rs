@@ -9,9 +9,7 @@ use crate::rows::{handle_key, n, s};
 use crate::store::Store;
 use crate::tables::{DUE, Table};
 use crate::write::Key;
-use model::Handle;
-use model::ids::NodeId;
-use model::time::Time;
+use model::{Handle, NodeId, Time};
 
 /// The most handles that one run of sweep-dispatch looks at. Reading more takes so long that the run's decisions are
 /// too old to be carried out, and the number would never go down.

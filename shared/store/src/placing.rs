@@ -10,13 +10,9 @@ use crate::rows::change;
 use crate::store::Store;
 use crate::transactions::{HandleRow, Retention, event_of, handle_row};
 use crate::write::Write;
-use model::events::Subject;
-use model::ids::AllocId;
-use model::reason::Reason;
-use model::time::Time;
 use model::{
-    ActionName, Alloc, ClientStatus, Handle, HandleKind, HandleState, Job, JobState, MAX_TRANSACTION_ITEMS, NodeRecord,
-    cache_handle,
+    ActionName, Alloc, AllocId, ClientStatus, Handle, HandleKind, HandleState, Job, JobState, MAX_TRANSACTION_ITEMS,
+    NodeRecord, Reason, Subject, Time, cache_handle,
 };
 
 /// How the members of a job are placed.

@@ -12,10 +12,7 @@ use crate::rows::listed::{Listed, Unreadable};
 use crate::rows::{self, FOLLOWING, PUT_OFF, QUEUED, n, s};
 use crate::store::Store;
 use crate::tables::{DUE, QUEUE, Table};
-use model::array::Array;
-use model::ids::JobId;
-use model::time::Time;
-use model::{Job, JobSummary};
+use model::{Array, Job, JobId, JobSummary, Time};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 

@@ -11,8 +11,7 @@ use crate::rows::{TAILS, named, s};
 use crate::store::Store;
 use crate::tables::{IDS, Index, NAMES, Table};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::JobId;
-use model::time::Time;
+use model::{JobId, Time};
 use std::cmp::Reverse;
 
 /// Sorts after every character of a name or an id.

@@ -14,14 +14,14 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::{join_all, ready};
 use futures::stream::{Stream, TryStreamExt, select_all, try_unfold};
-use model::control::{Control, ControlKey, Entry, EntryRow, RunRow};
-use model::events::Event;
+use model::control::{Entry, EntryRow, RunRow};
 use model::functions::{self, POLL_AND_SCALE};
-use model::ids::{AllocId, JobId, NodeId, Slot, Ulid};
-use model::rng::Rng;
-use model::time::Time;
+use model::ids::Ulid;
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
-use model::{Alloc, AllocSummary, Job, MAX_NODES, NodeRecord, Version};
+use model::{
+    Alloc, AllocId, AllocSummary, Control, ControlKey, Event, Job, JobId, MAX_NODES, NodeId, NodeRecord, Rng, Slot,
+    Time, Version,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};

@@ -14,15 +14,10 @@ use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::together::Attempts;
 use crate::write::{Cond, Write};
-use model::control::Control;
-use model::events::{ENDED_ALLOC, ENDED_AS, Event, Subject};
-use model::ids::{AllocId, JobId, NodeId};
-use model::policy::Policy;
-use model::reason::Reason;
-use model::time::{Span, Time};
+use model::events::{ENDED_ALLOC, ENDED_AS};
 use model::{
-    ActionName, Alloc, ClientStatus, Ending, Handle, HandleState, Job, JobSet, JobTimes, MAX_DUE_S,
-    MAX_TRANSACTION_ITEMS, NodeRecord, counts_for,
+    ActionName, Alloc, AllocId, ClientStatus, Control, Ending, Event, Handle, HandleState, Job, JobId, JobSet,
+    JobTimes, MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeId, NodeRecord, Policy, Reason, Span, Subject, Time, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,7 @@
 #![allow(dead_code, reason = "each benchmark uses a part")]
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::ids::{ClusterName, NodeId};
-use model::launch::LaunchRequest;
+use model::{Cloud, CloudError, ClusterName, Instance, LaunchAnswer, LaunchError, LaunchRequest, NodeId};
 use nodekeeper_simulation::embedded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -4,12 +4,8 @@
 //! checks can compare its writes with its reads.
 
 use crate::core::{START, lock};
-use model::Offering;
-use model::cloud::LaunchError;
-use model::enums::Reach;
-use model::ids::{NodeId, Slot};
 use model::policy::Size;
-use model::time::Time;
+use model::{LaunchError, NodeId, Offering, Reach, Slot, Time};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};

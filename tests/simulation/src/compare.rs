@@ -9,7 +9,7 @@ use crate::replay::measured::Measured;
 use crate::scenario::Scenario;
 use crate::stack;
 use crate::world::simulate;
-use model::policy::Policy;
+use model::Policy;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

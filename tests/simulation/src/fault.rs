@@ -1,6 +1,6 @@
 //! What can go wrong in a world, and what a world must not let happen.
 
-use model::time::Time;
+use model::Time;
 
 /// A broken invariant.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Source: EC2 Developer Guide, "Request throttling for the Amazon EC2 API": RunInstances.
 
-use model::time::Time;
+use model::Time;
 
 /// The most calls that EC2 takes at once.
 const REQUESTS: i64 = 5;

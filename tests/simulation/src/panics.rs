@@ -7,7 +7,7 @@
 //! Does not: stop the world at once. The world looks here every simulated minute, and at its end.
 
 use crate::fault::Broken;
-use model::time::Time;
+use model::Time;
 use std::cell::RefCell;
 use std::panic;
 use std::sync::Once;

@@ -19,7 +19,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
-use model::ids::ClusterName;
+use model::ClusterName;
 use model::stored::{STREAMS_HEADER, THEN_HEADER};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,11 +6,11 @@ use crate::world::EveryRole;
 use grant_credentials::Grants;
 use model::control::PolicyRow;
 use model::fixtures::{at, heartbeat, new_instance, new_life, slot};
-use model::functions::{FUNCTIONS, Function};
-use model::ids::{AllocId, ClusterName, NodeId};
-use model::launch::LaunchSettings;
-use model::policy::{Policy, example_json};
-use model::{Alloc, Job, JobSpec, NewLife, NodeRecord, Work};
+use model::functions::FUNCTIONS;
+use model::policy::example_json;
+use model::{
+    Alloc, AllocId, ClusterName, Function, Job, JobSpec, LaunchSettings, NewLife, NodeId, NodeRecord, Policy, Work,
+};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::Ran;
 use runtime::clock::RunClock;

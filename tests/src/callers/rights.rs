@@ -8,9 +8,7 @@ use crate::world::node::{answer, http};
 use crate::world::{World, credentials, job, quick_policy};
 use grant_credentials::sts::{AssumeRole, Sts};
 use model::functions::GRANT_CREDENTIALS;
-use model::ids::AllocId;
-use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, JobSpec};
+use model::{AllocId, AllocSummary, ClientStatus, JobSpec, Span, Time};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

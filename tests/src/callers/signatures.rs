@@ -6,8 +6,7 @@
 use crate::second_opinions::python_tool;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use guard::sigv4::{Issued, Issuer, MAX_SKEW, RawRequest, SignScope, caller};
-use model::rng::Rng;
-use model::time::{Span, Time};
+use model::{Rng, Span, Time};
 use nodekeeper_agent::contact::imds::Imds;
 use nodekeeper_agent::contact::role_keys::RoleKeys;
 use nodekeeper_agent::contact::signer::Signer;

@@ -5,11 +5,11 @@ use crate::world::node::{answer, http};
 use crate::world::raw::{Item, Raw, item, n, s};
 use crate::world::{World, job};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, JobId, Ulid};
+use model::ids::Ulid;
 use model::wire::{
     AllocReportAnswer, AllocStatus, HandleReportAnswer, Heartbeat, HeartbeatAnswer, OrderList, RefusedUpdate,
 };
-use model::{ClientStatus, Desired, Intent, JobSpec, MAX_COMMAND_BYTES, NodeStatus};
+use model::{AllocId, ClientStatus, Desired, Intent, JobId, JobSpec, MAX_COMMAND_BYTES, NodeStatus};
 use std::collections::BTreeSet;
 
 /// The largest answer of a function (AWS Lambda quotas).

@@ -2,14 +2,11 @@
 
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy, set_policy};
-use model::ActionName;
-use model::fixtures;
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
-use model::ids::AllocId;
-use model::launch::LaunchRequest;
-use model::policy::Policy;
 use model::wire::AllocUpdate;
-use model::{Alloc, ClientStatus, NodeRecord, NodeStatus, ReportOutcome};
+use model::{
+    ActionName, Alloc, AllocId, ClientStatus, LaunchRequest, NodeRecord, NodeStatus, Policy, ReportOutcome, fixtures,
+};
 use poll_and_scale::{Action, act, plan};
 use runtime::answer::{ActionAnswer, ActionOutcome};
 use runtime::observation::Observation;

@@ -3,8 +3,7 @@
 use super::store_tables::{Place, Tables, placing_at, spec};
 use crate::world::all_rows::AllRows;
 use model::fixtures::{self, at};
-use model::ids::AllocId;
-use model::{Alloc, JobSpec, JobState, Needs, NodeRecord, Work};
+use model::{Alloc, AllocId, JobSpec, JobState, Needs, NodeRecord, Work};
 use store::placing::place;
 
 pub(crate) async fn is_all_or_nothing(db: Place<'_>) {

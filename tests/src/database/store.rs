@@ -8,15 +8,12 @@ use super::store_tables::{KEEP, Place, Tables, placing_at, spec};
 use crate::second_opinions::Emulator;
 use crate::world::all_rows::AllRows;
 use crate::world::{START, dynamo_client, dynamo_url, fresh_cluster};
-use model::control::{ControlKey, FailedStarts, LaunchWait};
-use model::events::{Event, Subject};
+use model::control::{FailedStarts, LaunchWait};
 use model::fixtures::{self, at, slot};
-use model::ids::{JobId, NodeId};
-use model::time::{Span, Time};
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{
-    ActionName, Alloc, ClientStatus, Desired, Ending, Handle, HandleState, Job, JobSpec, JobState, NodeRecord,
-    NodeState, NodeStatus, RunReport, Work,
+    ActionName, Alloc, ClientStatus, ControlKey, Desired, Ending, Event, Handle, HandleState, Job, JobId, JobSpec,
+    JobState, NodeId, NodeRecord, NodeState, NodeStatus, RunReport, Span, Subject, Time, Work,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;

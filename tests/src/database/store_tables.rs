@@ -3,8 +3,7 @@
 use crate::world::all_rows::AllRows;
 use crate::world::{START, dynamo_client, fresh_cluster};
 use model::fixtures::{self, at};
-use model::time::Span;
-use model::{Handle, Job, JobSpec, NodeRecord};
+use model::{Handle, Job, JobSpec, NodeRecord, Span};
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 use super::{Local, json as as_json, text, until};
 use crate::second_opinions::{Emulator, free_port};
 use crate::world::{credentials, s3_client};
-use model::stored::{END, PIECE_BYTES, S3Place};
+use model::S3Place;
+use model::stored::{END, PIECE_BYTES};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,7 @@
 
 use crate::world::{World, job};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::fixtures;
-use model::launch::LaunchRequest;
+use model::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, LaunchRequest, fixtures};
 use runtime::answer::RunAnswer;
 use runtime::metrics;
 use serde_json::json;

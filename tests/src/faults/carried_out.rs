@@ -5,19 +5,13 @@
 //! ended), the second run may use it, and the third run is judged.
 
 use async_trait::async_trait;
-use model::auth::NodeKey;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
-use model::control::{ControlKey, EntryRow, LaunchWait, PolicyRow};
+use model::control::{EntryRow, LaunchWait, PolicyRow};
 use model::fixtures::{self, at};
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::reason::Reason;
-use model::refusal::Scope;
-use model::rng::Rng;
-use model::time::Span;
+use model::policy::example_json;
 use model::{
-    ActionName, Alloc, Class, ClientStatus, Intent, Job, JobSpec, MachineNeed, Market, MarketNeed, Needs, NodeRecord,
-    NodeState, NodeStatus, Version,
+    ActionName, Alloc, Class, ClientStatus, Cloud, CloudError, ControlKey, Instance, InstanceState, Intent, Job,
+    JobSpec, LaunchAnswer, LaunchError, LaunchRequest, LaunchSettings, MachineNeed, Market, MarketNeed, Needs, NodeKey,
+    NodeRecord, NodeState, NodeStatus, Policy, Reason, Rng, Scope, Span, Version,
 };
 use nodekeeper_simulation::database::Plain;
 use poll_and_scale::{FleetPlan, act, plan};

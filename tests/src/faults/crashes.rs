@@ -5,11 +5,11 @@ use crate::world::all_rows::AllRows;
 use crate::world::raw::{Item, Raw};
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::batch::Batch;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::fixtures::slot;
-use model::launch::LaunchRequest;
-use model::{ActionName, Intent, JobState, NodeRecord};
+use model::{
+    ActionName, Batch, Cloud, CloudError, Instance, Intent, JobState, LaunchAnswer, LaunchError, LaunchRequest,
+    NodeRecord,
+};
 use runtime::answer::ActionOutcome;
 use serde_json::json;
 use std::collections::BTreeMap;

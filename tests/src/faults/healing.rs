@@ -2,9 +2,7 @@
 //! moments.
 
 use crate::world::{World, job, quick_policy};
-use model::events::Subject;
-use model::ids::NodeId;
-use model::{Alloc, ClientStatus, JobState, NodeRecord};
+use model::{Alloc, ClientStatus, JobState, NodeId, NodeRecord, Subject};
 use serde_json::json;
 
 /// A world with one ready node that has no work, and will not be shut down soon.

@@ -2,9 +2,7 @@
 //! tag of the instance decides to which node it belongs.
 
 use crate::world::{World, job};
-use model::ids::{NodeId, Slot};
-use model::time::{Span, Time};
-use model::{ActionName, Handle, Intent, JobSpec, NodeRecord, NodeState};
+use model::{ActionName, Handle, Intent, JobSpec, NodeId, NodeRecord, NodeState, Slot, Span, Time};
 use std::collections::BTreeSet;
 
 fn alone() -> JobSpec {

@@ -2,13 +2,14 @@
 //! used.
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, NODE_TAG};
-use model::control::{BrakeEntry, ControlKey, PolicyRow, Release};
+use model::cloud::NODE_TAG;
+use model::control::{BrakeEntry, PolicyRow, Release};
 use model::fixtures::{self, at};
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::time::Span;
-use model::{ActionName, BrakeKind, Version};
+use model::policy::example_json;
+use model::{
+    ActionName, BrakeKind, Cloud, CloudError, ControlKey, Instance, LaunchAnswer, LaunchError, LaunchRequest,
+    LaunchSettings, Policy, Span, Version,
+};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::{ActionAnswer, ActionOutcome};
 use runtime::clock::RunClock;

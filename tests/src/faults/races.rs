@@ -1,8 +1,7 @@
 //! Races: many claims of one slot, and several runs at the same time.
 
 use crate::world::{START, World, job, quick_policy};
-use model::ids::{NodeId, Slot};
-use model::{JobState, NewLife, NodeRecord};
+use model::{JobState, NewLife, NodeId, NodeRecord, Slot};
 use nodekeeper_simulation::embedded::Embedded;
 use serde_json::json;
 use std::sync::Arc;

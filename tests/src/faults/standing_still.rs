@@ -3,11 +3,11 @@
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError, Refusal};
-use model::enums::Reach;
-use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::launch::LaunchRequest;
-use model::{Class, ClientStatus};
+use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::{
+    Class, ClientStatus, Cloud, CloudError, Function, Instance, LaunchAnswer, LaunchError, LaunchRequest, Reach,
+    Refusal,
+};
 use serde_json::json;
 use std::sync::Arc;
 

@@ -1,11 +1,8 @@
 //! Failed starts, and launches that must end with their run.
 
 use crate::world::{World, job, quick_policy};
-use model::cloud::Refusal;
-use model::control::{ControlKey, FailedStarts, LaunchWait};
-use model::enums::Reach;
-use model::time::Span;
-use model::{ActionName, Class, JobSpec};
+use model::control::{FailedStarts, LaunchWait};
+use model::{ActionName, Class, ControlKey, JobSpec, Reach, Refusal, Span};
 use runtime::answer::{ActionOutcome, RunAnswer};
 use serde_json::json;
 

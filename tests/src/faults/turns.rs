@@ -1,13 +1,12 @@
 //! Events that come shortly after a run: none is lost, and the functions make few runs for them.
 
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
 use model::control::{PolicyRow, RunNote};
 use model::fixtures::at;
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::{Policy, example_json};
-use model::time::Time;
-use model::{Job, JobSpec};
+use model::policy::example_json;
+use model::{
+    Cloud, CloudError, Instance, Job, JobSpec, LaunchAnswer, LaunchError, LaunchRequest, LaunchSettings, Policy, Time,
+};
 use nodekeeper_simulation::database::Plain;
 use runtime::answer::RunAnswer;
 use runtime::clock::RunClock;

@@ -4,10 +4,7 @@
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, lonely_job, quick_policy};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
-use model::fixtures;
-use model::ids::NodeId;
-use model::launch::LaunchRequest;
+use model::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError, LaunchRequest, NodeId, fixtures};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,8 +2,7 @@
 
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy};
-use model::ids::JobId;
-use model::{JobSpec, JobState, Needs};
+use model::{JobId, JobSpec, JobState, Needs};
 use serde_json::json;
 
 /// The head is 8 jobs long, and each run reads 2 more.

@@ -3,9 +3,7 @@
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy};
 use ec2_stand_in::{Ec2Settings, Ec2Subnet, InstanceType};
-use model::MarketNeed;
-use model::rng::Rng;
-use model::time::Span;
+use model::{MarketNeed, Rng, Span};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

@@ -3,10 +3,8 @@
 use crate::world::node::{answer, http};
 use crate::world::{World, job, patient_policy};
 use ec2_stand_in::Ec2Settings;
-use model::NodeStatus;
-use model::ids::NodeId;
-use model::time::{Span, Time};
 use model::wire::HeartbeatAnswer;
+use model::{NodeId, NodeStatus, Span, Time};
 use serde_json::{Value, json};
 
 /// A world with one idle node that is ready.

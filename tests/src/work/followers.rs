@@ -2,8 +2,7 @@
 
 use crate::world::raw::{Raw, item, s};
 use crate::world::{World, quick_policy};
-use model::ids::JobId;
-use model::{AfterEnd, Job, JobSpec, JobState};
+use model::{AfterEnd, Job, JobId, JobSpec, JobState};
 use runtime::observation::Observation;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};

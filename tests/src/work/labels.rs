@@ -2,9 +2,7 @@
 
 use crate::world::all_rows::AllRows;
 use crate::world::{World, job, quick_policy};
-use model::cloud::InstanceState;
-use model::ids::NodeId;
-use model::{HandleState, Intent, NodeRecord};
+use model::{HandleState, InstanceState, Intent, NodeId, NodeRecord};
 use serde_json::json;
 
 /// A job has ended on one of two ready nodes, and its directory is due to be destroyed. Returns the two nodes, this one

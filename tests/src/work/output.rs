@@ -3,10 +3,8 @@
 use crate::world::all_rows::AllRows;
 use crate::world::node::{answer, http};
 use crate::world::{World, job};
-use model::JobSpec;
-use model::ids::{AllocId, NodeId};
 use model::output::FOLLOW_LASTS;
-use model::time::{Span, Time};
+use model::{AllocId, JobSpec, NodeId, Span, Time};
 use serde_json::{Value, json};
 
 struct Working {

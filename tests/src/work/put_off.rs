@@ -2,9 +2,7 @@
 
 use super::followers::{submit, world};
 use crate::world::World;
-use model::ids::JobId;
-use model::time::Span;
-use model::{Job, JobState};
+use model::{Job, JobId, JobState, Span};
 
 async fn job(world: &World, id: JobId) -> Job {
     world.look.job(id).await.unwrap().unwrap()

@@ -2,9 +2,7 @@
 
 use crate::world::{World, credentials, dynamo_client, quick_policy, s3_client};
 use clap::Parser;
-use model::ids::{AllocId, JobId};
-use model::time::Time;
-use model::{ClientStatus, Ending, NodeStatus};
+use model::{AllocId, ClientStatus, Ending, JobId, NodeStatus, Time};
 use nodekeeper_agent::protocol::Observed;
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Cluster, Context, Reach, Screen};

@@ -1,8 +1,7 @@
 //! Lists of all rows, for what tests expect.
 
 use async_trait::async_trait;
-use model::AllocSummary;
-use model::events::Event;
+use model::{AllocSummary, Event};
 use store::{DbError, Store};
 
 /// All rows at once. The product reads them in parts, and goes on beside one that cannot be read.

@@ -13,17 +13,14 @@ use all_rows::AllRows;
 use async_trait::async_trait;
 use grant_credentials::Grants;
 use grant_credentials::sts::{AssumeRole, Sts, StsError};
-use model::auth::NodeKey;
-use model::batch::Batch;
-use model::cloud::{BATCH_TAG, Cloud, NODE_TAG};
+use model::cloud::{BATCH_TAG, NODE_TAG};
 use model::control::{Document, PolicyRow};
 use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::ids::{AllocId, ClusterName, NodeId};
-use model::launch::LaunchSettings;
-use model::policy::Policy;
-use model::time::{Span, Time};
 use model::wire::JobCredentials;
-use model::{Handle, HandleState, Job, JobSpec, Needs, NodeRecord, Work};
+use model::{
+    AllocId, Batch, Cloud, ClusterName, Handle, HandleState, Job, JobSpec, LaunchSettings, Needs, NodeId, NodeKey,
+    NodeRecord, Policy, Span, Time, Work,
+};
 use node::Node;
 use nodekeeper_simulation::embedded::Embedded;
 use runtime::answer::RunAnswer;

@@ -2,14 +2,10 @@
 
 use super::switch::Switch;
 use ec2_stand_in::MachineStart;
-use model::auth::NodeKey;
-use model::batch::Batch;
-use model::ids::AllocId;
-use model::time::Time;
 use model::wire::{
     AllocOrder, BindingAnswer, BindingRequest, ErrorBody, ErrorCode, HandleReportAnswer, NodeFile, ReportedHandle,
 };
-use model::{Ending, HandleKind, RunReport};
+use model::{AllocId, Batch, Ending, HandleKind, NodeKey, RunReport, Time};
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::clock::RunClock;
 use runtime::lambda::Reply;

@@ -2,10 +2,7 @@
 //! calls.
 
 use async_trait::async_trait;
-use model::catalogue::Offers;
-use model::cloud::{Cloud, CloudError, Instance, LaunchAnswer, LaunchError};
-use model::ids::NodeId;
-use model::launch::{LaunchCall, LaunchRequest};
+use model::{Cloud, CloudError, Instance, LaunchAnswer, LaunchCall, LaunchError, LaunchRequest, NodeId, Offers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -7,7 +7,7 @@ use crate::console::aws_cli::{AwsCli, AwsError, list, text};
 use crate::console::show::several;
 use crate::console::{Context, NoAnswer};
 use anyhow::{Context as _, bail};
-use model::ids::ClusterName;
+use model::ClusterName;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -179,8 +179,7 @@ pub(super) async fn deploy(
     let at = ["--s3-bucket", bucket, "--s3-prefix", name];
     let package = ["cloudformation", "package", "--template-file", &template, "--output-template-file", &packaged];
     aws.call(&[&package[..], &at].concat()).await.context("the functions were not uploaded")?;
-    let tag = format!("nodekeeper:cluster={name}");
-    let deploy = ["cloudformation", "deploy", "--stack-name", name, "--template-file", &packaged, "--tags", &tag];
+    let deploy = ["cloudformation", "deploy", "--stack-name", name, "--template-file", &packaged];
     let more = ["--capabilities", "CAPABILITY_IAM", "--no-fail-on-empty-changeset", "--parameter-overrides"];
     let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let args = [&deploy[..], &at, &more, &parameters].concat();

@@ -18,8 +18,8 @@ use crate::console::aws_cli::{AwsCli, AwsError, text};
 use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser};
-use model::ids::ClusterName;
-use model::policy::{AgentFile, Policy};
+use model::policy::AgentFile;
+use model::{ClusterName, Policy};
 use serde_json::Value;
 use std::path::PathBuf;
 

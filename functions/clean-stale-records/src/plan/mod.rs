@@ -7,16 +7,12 @@
 //! Does not: act on an instance without a readable node id tag; it only warns.
 
 use crate::actions::{CleaningAction, Proof};
-use model::action::EventPolicy;
 use model::brake::{Brake, Incident, Permit, Threshold};
-use model::cloud::{Instance, InstanceState};
-use model::control::ControlKey;
-use model::events::Subject;
 use model::functions::CLEAN_STALE_RECORDS;
-use model::ids::{NodeId, Slot};
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{BrakeKind, Life, NodeRecord, NodeState};
+use model::{
+    BrakeKind, ControlKey, EventPolicy, Instance, InstanceState, Life, NodeId, NodeRecord, NodeState, Reason, Slot,
+    Span, Subject, Time,
+};
 use runtime::observation::{Observation, OpenLaunches};
 use runtime::{validation, watchdog};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -2,12 +2,10 @@
 //! `docs/scenarios.md`).
 
 use super::*;
-use model::ActionName;
-use model::NodeStatus;
-use model::catalogue::{Catalogue, CataloguePart, PartState};
-use model::control::{BrakeEntry, ControlKey, Release};
+use model::control::{BrakeEntry, Release};
 use model::fixtures::{self, at, slot};
-use model::policy::{Policy, example_json};
+use model::policy::example_json;
+use model::{ActionName, Catalogue, CataloguePart, ControlKey, NodeStatus, PartState, Policy};
 
 struct Given {
     seen: Observation,

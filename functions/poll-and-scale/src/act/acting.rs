@@ -5,12 +5,8 @@
 //! Does not: contain any action; the other files do.
 
 use super::launch_rate::LaunchRate;
-use model::NodeRecord;
-use model::cloud::Cloud;
 use model::control::FailedStarts;
-use model::ids::{JobId, NodeId};
-use model::launch::{LaunchCall, LaunchSettings};
-use model::refusal::Scope;
+use model::{Cloud, JobId, LaunchCall, LaunchSettings, NodeId, NodeRecord, Scope};
 use runtime::answer::ActError;
 use runtime::run::Run;
 use std::collections::BTreeSet;

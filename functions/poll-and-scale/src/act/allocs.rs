@@ -5,10 +5,7 @@
 //! Does not: decide; the plan does.
 
 use super::acting::{Acting, Done};
-use model::files::Inputs;
-use model::ids::{AllocId, JobId, NodeId};
-use model::time::Time;
-use model::{Alloc, Desired, Ending, Job, NodeRecord, ResolvedCopy, Source};
+use model::{Alloc, AllocId, Desired, Ending, Inputs, Job, JobId, NodeId, NodeRecord, ResolvedCopy, Source, Time};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
 use store::placing::{Placing, place};

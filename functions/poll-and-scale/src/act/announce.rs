@@ -6,10 +6,8 @@
 
 use super::acting::Acting;
 use crate::plan::FleetPlan;
-use model::control::{AnnouncedRow, ControlKey};
-use model::events::Event;
-use model::explain::Waiting;
-use model::reason::Reason;
+use model::control::AnnouncedRow;
+use model::{ControlKey, Event, Reason, Waiting};
 use std::sync::PoisonError;
 use store::{Store, change, ignore_conflict};
 

@@ -10,13 +10,8 @@
 use super::acting::Acting;
 use super::launch::{Change, LaunchResults, every};
 use crate::plan::{Action, PlannedAction};
-use model::batch::Batch;
-use model::cloud::{LaunchError, NewInstance};
-use model::events::Subject;
-use model::ids::{Slot, Ulid};
-use model::node::NotPossible;
-use model::reason::Reason;
-use model::{ActionName, NodeRecord};
+use model::ids::Ulid;
+use model::{ActionName, Batch, LaunchError, NewInstance, NodeRecord, NotPossible, Reason, Slot, Subject};
 use runtime::answer::{ActError, ActionResult};
 use std::collections::BTreeSet;
 

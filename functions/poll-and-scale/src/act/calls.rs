@@ -7,8 +7,8 @@
 
 use super::acting::Acting;
 use crate::plan::{Action, FleetPlan, PlannedAction};
-use model::Offering;
-use model::ids::{JobId, Ulid};
+use model::ids::Ulid;
+use model::{JobId, Offering};
 use runtime::run::{ActionCall, CallStep};
 use std::collections::BTreeMap;
 

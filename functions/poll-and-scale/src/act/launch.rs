@@ -20,16 +20,12 @@
 use super::acting::Acting;
 use super::ways::{CallWays, calls_of, first_of};
 use crate::plan::{Action, PlannedAction};
-use model::Class;
-use model::batch::Batch;
-use model::cloud::{LaunchAnswer, LaunchError, Refusal};
-use model::control::{ControlKey, LaunchWait, LimitChange};
-use model::enums::Reach;
-use model::events::Subject;
-use model::ids::{JobId, NodeId, Slot};
-use model::launch::{LaunchCall, LaunchRequest, Launched, client_token};
-use model::reason::Reason;
-use model::{ActionName, Life, NewLife, NodeRecord, Offering};
+use model::control::{LaunchWait, LimitChange};
+use model::launch::{Launched, client_token};
+use model::{
+    ActionName, Batch, Class, ControlKey, JobId, LaunchAnswer, LaunchCall, LaunchError, LaunchRequest, Life, NewLife,
+    NodeId, NodeRecord, Offering, Reach, Reason, Refusal, Slot, Subject,
+};
 use runtime::answer::{ActError, ActionResult};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::{Attempts, Cond, WriteError, ignore_conflict};

@@ -4,9 +4,7 @@
 //! further call is made after EC2 throttled a call or did not accept the caller, or after too many failed starts.
 //! Does not: call EC2.
 
-use model::Offering;
-use model::launch::LaunchCall;
-use model::refusal::Scope;
+use model::{LaunchCall, Offering, Scope};
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Duration;

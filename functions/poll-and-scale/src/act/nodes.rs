@@ -5,9 +5,7 @@
 
 use super::acting::{Acting, Done};
 use crate::plan::{Because, Note};
-use model::ids::NodeId;
-use model::time::Time;
-use model::{NodeState, NodeStatus};
+use model::{NodeId, NodeState, NodeStatus, Time};
 use runtime::answer::ActError;
 use runtime::instances;
 use std::sync::PoisonError;

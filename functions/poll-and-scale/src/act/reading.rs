@@ -8,9 +8,7 @@
 
 use super::acting::Acting;
 use crate::plan::window_over;
-use model::ids::{AllocId, JobId, NodeId};
-use model::time::Time;
-use model::{Alloc, ClientStatus, Desired, Job, JobState, NodeRecord, NodeStatus};
+use model::{Alloc, AllocId, ClientStatus, Desired, Job, JobId, JobState, NodeId, NodeRecord, NodeStatus, Time};
 use runtime::answer::ActError;
 
 impl Acting<'_> {

@@ -5,10 +5,7 @@
 //! Does not: decide that a start failed; the plan does.
 
 use super::acting::Acting;
-use model::events::Subject;
-use model::reason::Reason;
-use model::time::Time;
-use model::{ActionName, NodeRecord};
+use model::{ActionName, NodeRecord, Reason, Subject, Time};
 
 /// How many characters of the console output an event keeps, counted from its end.
 const CONSOLE_CHARS: usize = 4000;

@@ -6,11 +6,7 @@
 use super::acting::Acting;
 use crate::plan::{Action, PlannedAction};
 use futures::FutureExt;
-use model::ActionName;
-use model::cloud::{Instance, InstanceState};
-use model::events::Subject;
-use model::ids::NodeId;
-use model::reason::Reason;
+use model::{ActionName, Instance, InstanceState, NodeId, Reason, Subject};
 use runtime::answer::{ActError, ActionResult};
 use runtime::instances;
 use std::collections::HashMap;

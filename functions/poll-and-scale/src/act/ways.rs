@@ -9,8 +9,7 @@
 //! Does not: know what EC2 refused.
 //! Source: EC2 User Guide, "Quotas for EC2 Fleet and Spot Fleet"; github-aws-runners/terraform-aws-github-runner, issue 5297.
 
-use model::Offering;
-use model::launch::LaunchCall;
+use model::{LaunchCall, Offering};
 use runtime::answer::ActError;
 use std::collections::VecDeque;
 

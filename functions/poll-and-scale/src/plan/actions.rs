@@ -3,15 +3,10 @@
 //! Guarantees: an action holds everything that is needed to carry it out.
 //! Does not: decide (the stages do) or carry anything out (`act` does).
 
-use model::action::{About, Describe};
-use model::brake::BrakeChange;
-use model::cloud::NewInstance;
+use model::action::About;
 use model::control::LimitChange;
-use model::events::Subject;
-use model::ids::{AllocId, JobId, NodeId, Slot};
 use model::node::Idleness;
-use model::time::Time;
-use model::{ActionName, Offering};
+use model::{ActionName, AllocId, BrakeChange, Describe, JobId, NewInstance, NodeId, Offering, Slot, Subject, Time};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -10,10 +10,10 @@ use super::actions::{Action, FleetPlan};
 use super::liveness::{stuck_syncing, syncing_since, wants_copy, window_over};
 use super::reservations;
 use super::view::{PERIOD_S, View};
-use model::ids::{AllocId, JobId};
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Desired, Intent, JobState, JobSummary, NodeRecord, NodeStatus, Reconcile};
+use model::{
+    AllocId, AllocSummary, ClientStatus, Desired, Intent, JobId, JobState, JobSummary, NodeRecord, NodeStatus, Reason,
+    Reconcile, Span, Time,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,11 +5,9 @@
 
 use super::actions::{Action, FleetPlan, Note};
 use super::view::View;
-use model::BrakeKind;
-use model::action::EventPolicy;
 use model::brake::{Brake, Incident, Permit};
-use model::events::Subject;
 use model::functions::POLL_AND_SCALE;
+use model::{BrakeKind, EventPolicy, Subject};
 
 /// A brake as poll-and-scale sees it.
 pub(super) fn of(view: &View<'_>, kind: BrakeKind) -> Brake<'static> {

@@ -24,14 +24,8 @@ use super::actions::{Action, FleetPlan, Note};
 use super::brakes;
 use super::suspicion::Suspicion;
 use super::view::View;
-use model::action::EventPolicy;
 use model::brake::{Incident, Permit, Threshold};
-use model::control::ControlKey;
-use model::events::Subject;
-use model::ids::NodeId;
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{BrakeKind, Contact, Life, NodeStatus};
+use model::{BrakeKind, Contact, ControlKey, EventPolicy, Life, NodeId, NodeStatus, Reason, Span, Subject, Time};
 use std::collections::BTreeSet;
 
 /// If a record shows a heartbeat this long after the last note of heartbeat-ingest, then heartbeat-ingest no longer writes its

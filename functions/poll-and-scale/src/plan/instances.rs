@@ -10,14 +10,11 @@
 use super::actions::{Action, FleetPlan, Note};
 use super::brakes;
 use super::view::{View, is_live};
-use model::action::EventPolicy;
 use model::brake::{Incident, Permit, Threshold};
-use model::cloud::{Instance, InstanceState};
-use model::events::Subject;
-use model::limits::Limit;
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{ABSENCE_CONFIRM, BrakeKind, Life, NodeRecord, NodeState, NodeStatus};
+use model::{
+    ABSENCE_CONFIRM, BrakeKind, EventPolicy, Instance, InstanceState, Life, Limit, NodeRecord, NodeState, NodeStatus,
+    Reason, Span, Subject, Time,
+};
 
 struct Unlisted<'a> {
     record: &'a NodeRecord,

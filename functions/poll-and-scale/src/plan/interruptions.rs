@@ -7,13 +7,7 @@
 use super::actions::{Action, FleetPlan, Note};
 use super::view::View;
 use crate::SPOT_WARNING;
-use model::cloud::{LaunchError, Refusal};
-use model::control::ControlKey;
-use model::events::Subject;
-use model::limits::Limit;
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{Market, Offering};
+use model::{ControlKey, LaunchError, Limit, Market, Offering, Reason, Refusal, Span, Subject, Time};
 use std::collections::BTreeMap;
 
 /// How many interruptions at the same time say something about a pool.

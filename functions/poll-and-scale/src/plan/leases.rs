@@ -7,9 +7,7 @@
 use super::actions::{Action, FleetPlan};
 use super::liveness::window_over;
 use super::view::View;
-use model::reason::Reason;
-use model::time::Time;
-use model::{AllocSummary, ClientStatus, Desired, NodeStatus};
+use model::{AllocSummary, ClientStatus, Desired, NodeStatus, Reason, Time};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let lives: Vec<_> = view.lives().filter_map(|(r, l)| Some((l, r.contact()?, r.status()?))).collect();

@@ -2,8 +2,7 @@
 //! Does not: decide what follows.
 
 use super::view::View;
-use model::time::{Span, Time};
-use model::{AllocSummary, ClientStatus, Contact, Desired, Life, NodeRecord, NodeState, NodeStatus};
+use model::{AllocSummary, ClientStatus, Contact, Desired, Life, NodeRecord, NodeState, NodeStatus, Span, Time};
 
 /// Whether this plan shuts the node down as soon as the node is idle, even if a job needs it. Such a node gives no room to
 /// jobs.

@@ -29,10 +29,8 @@ mod view;
 pub use actions::{Action, Because, FleetPlan, Note, PlannedAction};
 pub(crate) use liveness::window_over;
 
-use model::action::EventPolicy;
 use model::functions::POLL_AND_SCALE;
-use model::reason::Reason;
-use model::time::Time;
+use model::{EventPolicy, Reason, Time};
 use runtime::observation::Observation;
 use runtime::watchdog;
 use view::View;

@@ -1,8 +1,7 @@
 //! What the queue needs of the nodes that are there. The stage `demand` fills it in, `relaunch` takes off the nodes that will
 //! not come, and `shutdown` decides by it.
 
-use model::Usd;
-use model::ids::{JobId, NodeId};
+use model::{JobId, NodeId, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]

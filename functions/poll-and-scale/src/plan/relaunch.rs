@@ -8,12 +8,8 @@
 use super::actions::{Action, FleetPlan, Note};
 use super::needs::QueueNeeds;
 use super::view::View;
-use model::batch::Batch;
-use model::events::Subject;
-use model::ids::{NodeId, Ulid};
-use model::limits::Limit;
-use model::reason::Reason;
-use model::{Intent, Life};
+use model::ids::Ulid;
+use model::{Batch, Intent, Life, Limit, NodeId, Reason, Subject};
 use std::collections::BTreeSet;
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &mut QueueNeeds) {

@@ -12,12 +12,8 @@
 
 use super::actions::{Action, FleetPlan};
 use super::view::View;
-use model::catalogue::CataloguePart;
 use model::enums::ReservationKind;
-use model::reason::Reason;
-use model::reservation::Reserved;
-use model::time::{Span, Time};
-use model::{Intent, Life, NodeState};
+use model::{CataloguePart, Intent, Life, NodeState, Reason, Reserved, Span, Time};
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {
     let mut drained = Vec::new();

@@ -21,13 +21,11 @@ use super::actions::{Action, Because, FleetPlan, Note};
 use super::liveness::{boot_is_over, stuck_syncing};
 use super::needs::QueueNeeds;
 use super::view::View;
-use model::events::Subject;
 use model::explain::name_of;
-use model::ids::{JobId, NodeId};
 use model::node::Idleness;
-use model::reason::Reason;
-use model::time::{Span, Time};
-use model::{Contact, Intent, Life, NodeRecord, NodeState, NodeStatus, Usd};
+use model::{
+    Contact, Intent, JobId, Life, NodeId, NodeRecord, NodeState, NodeStatus, Reason, Span, Subject, Time, Usd,
+};
 use std::collections::BTreeSet;
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {

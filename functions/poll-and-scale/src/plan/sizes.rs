@@ -5,13 +5,11 @@
 //! Does not: count nodes or prices; the packing does.
 
 use super::view::View;
-use model::catalogue::Catalogue;
-use model::limits::Limit;
-use model::policy::{Policy, Size};
-use model::reason::Reason;
-use model::reservation::CapacityReservation;
-use model::time::Span;
-use model::{Arch, Capacity, JobSummary, Machine, MachineNeed, Market, MarketNeed, Offering, Usd};
+use model::policy::Size;
+use model::{
+    Arch, Capacity, CapacityReservation, Catalogue, JobSummary, Limit, Machine, MachineNeed, Market, MarketNeed,
+    Offering, Policy, Reason, Span, Usd,
+};
 use std::collections::BTreeSet;
 
 /// The sizes of a policy. Each method gives them in the order to try them.

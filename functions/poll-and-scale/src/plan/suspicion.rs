@@ -1,7 +1,6 @@
 //! What a run believes about silent nodes. The stage `failure_detector` fills it in, and every later stage reads it.
 
-use model::ids::NodeId;
-use model::time::Time;
+use model::{NodeId, Time};
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]

@@ -5,12 +5,12 @@
 //! Does not: decide.
 
 use super::suspicion::Suspicion;
-use model::cloud::{Instance, InstanceState};
-use model::ids::{AllocId, JobId, NodeId, Slot, Ulid};
-use model::limits::Limit;
+use model::ids::Ulid;
 use model::node::Reached;
-use model::time::Time;
-use model::{AllocSummary, JobSummary, Life, NodeRecord, Offering};
+use model::{
+    AllocId, AllocSummary, Instance, InstanceState, JobId, JobSummary, Life, Limit, NodeId, NodeRecord, Offering, Slot,
+    Time,
+};
 use runtime::observation::Observation;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

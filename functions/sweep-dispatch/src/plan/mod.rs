@@ -7,9 +7,7 @@
 use crate::actions::SweepAction;
 use model::functions::SWEEP_DISPATCH;
 use model::handle::{Due, NodeFact, cache_name};
-use model::ids::{NodeId, Slot};
-use model::time::{Span, Time};
-use model::{Handle, NodeRecord, NodeState};
+use model::{Handle, NodeId, NodeRecord, NodeState, Slot, Span, Time};
 use runtime::observation::Observation;
 use runtime::{validation, watchdog};
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 
 use super::*;
 use model::fixtures::{self, at};
-use model::policy::{Policy, example_json};
-use model::{Alloc, HandleKind, HandleState};
+use model::policy::example_json;
+use model::{Alloc, HandleKind, HandleState, Policy};
 
 struct Given {
     seen: Observation,

@@ -3,7 +3,7 @@
 //! Does not: know prices of the past (each price began an hour ago), or filters of subnets.
 //! Source: the actions of these names, EC2 API Reference.
 
-use model::time::Span;
+use model::Span;
 use std::ops::RangeInclusive;
 
 use super::filters;

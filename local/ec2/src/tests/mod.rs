@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::wire::Params;
 use crate::*;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use std::sync::{Arc, Mutex};
 
 /// A served stand-in, its clock, and the hook calls that its machines got.

@@ -2,10 +2,8 @@
 
 use super::event_digest::EventDigest;
 use super::*;
-use model::ActionName;
-use model::events::Subject;
 use model::fixtures::{self, at};
-use model::rng::Rng;
+use model::{ActionName, Rng, Subject};
 
 const HOUR: Span = Span::from_s(3600);
 

@@ -3,16 +3,13 @@
 use super::{listing, say};
 use crate::observation::Observation;
 use crate::validation::InvalidRow;
-use model::action::{Describe, Plan};
-use model::cloud::CloudError;
-use model::control::{Control, ListReport};
-use model::events::Event;
-use model::explain::Explanation;
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
-use model::policy::{Policy, example_json};
-use model::reason::Reason;
-use model::time::Time;
-use model::{ActionName, AllocSummary, Handle, JobSummary, NodeRecord};
+use model::control::ListReport;
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
+use model::policy::example_json;
+use model::{
+    ActionName, AllocSummary, CloudError, Control, Describe, Event, Explanation, Function, Handle, JobSummary,
+    NodeRecord, Plan, Policy, Reason, Time,
+};
 use serde::Serialize;
 use store::Ended;
 

@@ -4,8 +4,8 @@ use super::facts::{Facts, Next, Raised, SignLevel};
 use super::say::{one_line, several, when};
 use crate::watchdog;
 use model::control::RunRow;
-use model::functions::{self, Function, HEARTBEAT_INGEST, SWEEP_DISPATCH};
-use model::time::Span;
+use model::functions::{self, HEARTBEAT_INGEST, SWEEP_DISPATCH};
+use model::{Function, Span};
 
 /// How much clocks may differ.
 const CLOCKS: Span = Span::from_s(120);

@@ -5,11 +5,9 @@
 
 use crate::answer::{ActionAnswer, ActionOutcome};
 use crate::observation::Observation;
-use model::cloud::{Instance, InstanceState};
 use model::control::ListReport;
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
-use model::time::{Span, Time};
-use model::{ActionName, BrakeKind, Life, NodeRecord, NodeState};
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
+use model::{ActionName, BrakeKind, Function, Instance, InstanceState, Life, NodeRecord, NodeState, Span, Time};
 use std::collections::BTreeSet;
 
 /// How many strangers are named: instances of the cluster without a readable node id.

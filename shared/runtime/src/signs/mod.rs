@@ -30,7 +30,8 @@ mod work;
 pub use crate::observation::{ENDED, RECENT};
 pub use facts::{Facts, Next, Raised, SignLevel};
 
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::Function;
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use serde_json::{Value, json};
 use store::Table;
 

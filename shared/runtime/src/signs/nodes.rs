@@ -3,10 +3,8 @@
 use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};
 use super::say::{one_line, rough, several, when};
 use model::control::ListReport;
-use model::ids::Slot;
 use model::node::Reached;
-use model::time::{Span, Time};
-use model::{JobState, NodeRecord, NodeState, NodeStatus};
+use model::{JobState, NodeRecord, NodeState, NodeStatus, Slot, Span, Time};
 
 /// How many nodes or instances a sign names.
 const NAMED: usize = 5;

@@ -4,12 +4,9 @@ use super::facts::{Facts, Raised, SignLevel, caps as caps_of};
 use super::say::{one_line, rough, when};
 use crate::catalogue;
 use crate::observation::RECENT;
-use model::control::{ControlKey, UnreadableEntry};
-use model::events::{Event, Subject};
-use model::limits::Limit;
+use model::control::UnreadableEntry;
 use model::quotas::{self, QuotaUse};
-use model::reason::Reason;
-use model::{ActionName, BrakeKind};
+use model::{ActionName, BrakeKind, ControlKey, Event, Limit, Reason, Subject};
 use std::collections::HashSet;
 use store::Table;
 

@@ -3,7 +3,7 @@
 //! Guarantees: a text of somebody else stays on one line and cannot control a terminal.
 
 use model::names::is_obeyed;
-use model::time::{Span, Time};
+use model::{Span, Time};
 
 /// The text with a space for each control character.
 pub fn one_line(text: &str) -> String {

@@ -3,10 +3,10 @@
 use super::facts::{Facts, Raised, SignLevel, at_most};
 use super::say::{one_line, rough, several, when};
 use crate::observation::ENDED;
-use model::explain::{SetNote, Waiting, name_of};
-use model::ids::Slot;
-use model::time::Span;
-use model::{AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, NodeStatus};
+use model::explain::name_of;
+use model::{
+    AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, NodeStatus, SetNote, Slot, Span, Waiting,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Ended;
 

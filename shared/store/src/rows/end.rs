@@ -3,8 +3,7 @@
 //! Guarantees: each state of an ended job belongs to one of these ends, and each end has its own values of `queue`.
 //! Does not: say why a job ended. Its cause does.
 
-use model::JobState;
-use model::ids::JobId;
+use model::{JobId, JobState};
 
 /// The values of `queue` of one end: its word with each of these numbers.
 macro_rules! spread {

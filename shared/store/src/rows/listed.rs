@@ -7,7 +7,7 @@ use super::{from_item, key_text};
 use crate::db::{DbError, Row};
 use crate::tables::Table;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, JobId, NodeId, Slot};
+use model::{AllocId, JobId, NodeId, Slot};
 use serde::de::DeserializeOwned;
 use std::fmt;
 

@@ -7,9 +7,7 @@ use super::{
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
-use model::EndCause;
-use model::ids::{AllocId, NodeId};
-use model::time::Span;
+use model::{AllocId, EndCause, NodeId, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Item, Row, Table, alloc_key, handle_key, job_key, node_key};
 

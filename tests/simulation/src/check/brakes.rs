@@ -5,9 +5,8 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use crate::ec2::Real;
-use model::control::{BrakeEntry, ControlKey};
-use model::policy::Policy;
-use model::time::{Span, Time};
+use model::control::BrakeEntry;
+use model::{ControlKey, Policy, Span, Time};
 use store::{Item, Row, Table, control_key, to_json};
 
 /// How many things may have come or gone between a run's observation and its actions.

@@ -5,13 +5,9 @@ use crate::caller::{Caller, Kind, covers, shortage_key};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
-use model::batch::Batch;
-use model::cloud::{BATCH_TAG, CLUSTER_TAG, InstanceState, NODE_TAG};
-use model::ids::{AllocId, NodeId};
-use model::launch::{LaunchCall, LaunchRequest};
-use model::reservation::CapacityReservation;
-use model::time::{Span, Time};
+use model::cloud::{BATCH_TAG, CLUSTER_TAG, NODE_TAG};
 use model::wire::LaunchFile;
+use model::{AllocId, Batch, CapacityReservation, InstanceState, LaunchCall, LaunchRequest, NodeId, Span, Time};
 use std::collections::BTreeMap;
 use store::{Key, Table, alloc_key, control_key, node_key};
 

@@ -7,10 +7,8 @@ use crate::check::jobs::is_held;
 use crate::core::lock;
 use crate::database::Model;
 use crate::world::STEADY;
-use model::Market;
-use model::ids::JobId;
-use model::policy::{Policy, Size};
-use model::time::{Span, Time};
+use model::policy::Size;
+use model::{JobId, Market, Policy, Span, Time};
 use std::collections::VecDeque;
 use store::{Item, Row, Table, job_key};
 

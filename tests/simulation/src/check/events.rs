@@ -9,9 +9,7 @@ use crate::caller::{Caller, Change as Told, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use model::events::ONCE_PREFIX;
-use model::functions;
-use model::ids::AllocId;
-use model::time::{Span, Time};
+use model::{AllocId, Span, Time, functions};
 use runtime::answer::{ActionOutcome, RunAnswer};
 use store::{Item, Table, control_key};
 

@@ -3,7 +3,7 @@
 use super::Check;
 use super::row::{text, within};
 use crate::database::Model;
-use model::ids::{AllocId, JobId};
+use model::{AllocId, JobId};
 use serde_json::Value;
 use store::{Item, Table, alloc_key, job_key};
 

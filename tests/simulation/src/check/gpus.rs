@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::core::lock;
-use model::ids::NodeId;
+use model::NodeId;
 use model::wire::AllocOrder;
 use std::collections::BTreeSet;
 

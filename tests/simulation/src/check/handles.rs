@@ -4,8 +4,7 @@ use super::{Check, RUN, SLACK, alloc_id, count, is_final, is_true, node_id, set,
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
-use model::ids::{AllocId, NodeId};
-use model::time::Span;
+use model::{AllocId, NodeId, Span};
 use std::collections::BTreeSet;
 use store::{Item, Row, Table, alloc_key, handle_key, node_key, to_json};
 

@@ -8,10 +8,8 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use crate::scenario::RESERVATION_DRAIN_S;
-use model::control::ControlKey;
 use model::functions::POLL_AND_SCALE;
-use model::ids::NodeId;
-use model::time::{Span, Time};
+use model::{ControlKey, NodeId, Span, Time};
 use serde_json::Value;
 use store::{Row, Table, control_key, node_key};
 

@@ -9,8 +9,7 @@ use crate::check::jobs::job_id;
 use crate::core::lock;
 use crate::database::Change;
 use crate::replay::measured::Measured;
-use model::ids::{JobId, Slot};
-use model::time::{Span, Time};
+use model::{JobId, Slot, Span, Time};
 use std::collections::{BTreeMap, HashMap};
 use store::{Item, Table};
 

@@ -4,7 +4,7 @@ use super::{Check, is_ended, is_final, is_true, node_id, set, text, time};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
-use model::ids::{AllocId, NodeId};
+use model::{AllocId, NodeId};
 use std::collections::BTreeSet;
 use store::{Row, Table, alloc_key, handle_key, to_json};
 

@@ -31,10 +31,7 @@ use crate::database::{Change, Model};
 use crate::ec2::Ec2;
 use demand::Lately;
 use ledger::Ledger;
-use model::EndCause;
-use model::ids::{AllocId, JobId, NodeId};
-use model::policy::Policy;
-use model::time::{Span, Time};
+use model::{AllocId, EndCause, JobId, NodeId, Policy, Span, Time};
 use row::{
     alloc_id, count, done, is_back, is_ended, is_final, is_of_market, is_true, is_wanted, node_id, number, refuses,
     set, slot, text, time, usable_gpus, within,

@@ -5,8 +5,7 @@ use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
-use model::ids::{AllocId, NodeId};
-use model::time::{Span, Time};
+use model::{AllocId, NodeId, Span, Time};
 use store::{Item, Row, Table, alloc_key, node_key};
 
 /// The attributes that a heartbeat or a report may change without raising the version.

@@ -1,9 +1,7 @@
 //! Reads the attributes of a row, without the product's types.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::Market;
-use model::ids::{AllocId, NodeId, Slot};
-use model::time::Time;
+use model::{AllocId, Market, NodeId, Slot, Time};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use store::Item;

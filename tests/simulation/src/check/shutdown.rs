@@ -7,10 +7,8 @@ use crate::caller::{Caller, Kind, covers};
 use crate::check::jobs::is_held;
 use crate::core::lock;
 use crate::database::Model;
-use model::ids::{AllocId, JobId};
-use model::policy::{Fallback, Policy, Size};
-use model::time::{Span, Time};
-use model::{Market, Offering};
+use model::policy::{Fallback, Size};
+use model::{AllocId, JobId, Market, Offering, Policy, Span, Time};
 use store::{Item, Row, Table, alloc_key};
 
 /// Why a node may be shut down, as its record says.

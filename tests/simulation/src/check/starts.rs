@@ -4,8 +4,8 @@ use super::{Check, count, is_ended, is_final, is_wanted, node_id, text, time};
 use crate::core::lock;
 use crate::database::Model;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, NodeId};
 use model::wire::AllocOrder;
+use model::{AllocId, NodeId};
 use store::{alloc_key, job_key};
 
 impl Check {

@@ -10,8 +10,7 @@ use crate::core::lock;
 use crate::database::{Change, Model, key_as_read};
 use crate::ec2::Real;
 use crate::rules::alike;
-use model::ids::{AllocId, JobId, NodeId, Slot};
-use model::time::{Span, Time};
+use model::{AllocId, JobId, NodeId, Slot, Span, Time};
 use runtime::observation::ObserveError;
 use store::{DbError, Item, Key, Table, handle_key, node_key};
 

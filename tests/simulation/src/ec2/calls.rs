@@ -9,11 +9,9 @@ use crate::caller::{Caller, Kind};
 use crate::core::{Fault, lock};
 use async_trait::async_trait;
 use cloud::by_id::{self, ById};
-use model::catalogue::Offers;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
-use model::ids::NodeId;
-use model::launch::LaunchRequest;
-use model::time::{Span, Time};
+use model::{
+    Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError, LaunchRequest, NodeId, Offers, Span, Time,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

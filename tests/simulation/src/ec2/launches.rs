@@ -8,12 +8,10 @@ use super::{Ec2, Real, Refused, Region};
 use crate::caller::Caller;
 use crate::check::cloud::nodes_of;
 use crate::core::{Fault, lock};
-use model::cloud::{Instance, InstanceState, LaunchAnswer, LaunchError, NewInstance, Refusal};
-use model::enums::Reach;
-use model::ids::NodeId;
-use model::launch::{LaunchCall, LaunchRequest};
-use model::time::{Span, Time};
-use model::{Class, Market, Offering};
+use model::{
+    Class, Instance, InstanceState, LaunchAnswer, LaunchCall, LaunchError, LaunchRequest, Market, NewInstance, NodeId,
+    Offering, Reach, Refusal, Span, Time,
+};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,9 +5,7 @@
 
 use super::{Ec2, Real, WARNING_S};
 use crate::core::{Fault, START, lock};
-use model::Market;
-use model::cloud::InstanceState;
-use model::time::Span;
+use model::{InstanceState, Market, Span};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -9,10 +9,7 @@ use crate::core::Fault;
 use crate::replay::pools::{Pools, TYPES, Type, ZONES};
 use crate::scenario::SEVERAL;
 use async_trait::async_trait;
-use model::catalogue::{Offers, Subnet, TypeFacts};
-use model::cloud::CloudError;
-use model::reservation::CapacityReservation;
-use model::{Arch, Usd};
+use model::{Arch, CapacityReservation, CloudError, Offers, Subnet, TypeFacts, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The zones of other worlds.

@@ -7,8 +7,7 @@ use super::{Ec2, Real, Region};
 use crate::core::{START, lock};
 use crate::scenario::RESERVATIONS;
 use model::enums::ReservationKind;
-use model::reservation::CapacityReservation;
-use model::time::{Span, Time};
+use model::{CapacityReservation, Span, Time};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

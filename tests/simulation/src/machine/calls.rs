@@ -2,13 +2,11 @@
 
 use super::Machine;
 use crate::core::{Fault, lock};
-use model::HandleKind;
-use model::ids::AllocId;
-use model::time::{Span, Time};
 use model::wire::{
     AllocReportAnswer, AllocUpdate, CredentialsRequest, ErrorCode, HandleReportAnswer, HeartbeatAnswer, JobCredentials,
     ReportedHandle,
 };
+use model::{AllocId, HandleKind, Span, Time};
 use nodekeeper_agent::protocol::HandleList;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -5,13 +5,12 @@
 //! Does not: end anything.
 
 use super::Process;
-use model::elements::{ElementReport, Outcome};
-use model::files::{Checkpoint, Form};
-use model::ids::AllocId;
-use model::ranges::Ranges;
-use model::time::{Span, Time};
+use model::files::Form;
 use model::wire::AllocOrder;
-use model::{ClientStatus, Content, EndCause, Ending, Output, StoredOutput};
+use model::{
+    AllocId, Checkpoint, ClientStatus, Content, ElementReport, EndCause, Ending, Outcome, Output, Ranges, Span,
+    StoredOutput, Time,
+};
 
 impl Process {
     /// A process that runs for `s` seconds, unless it is stopped. The elements of a pack end one after the other in

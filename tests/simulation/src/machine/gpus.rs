@@ -3,8 +3,8 @@
 use super::Machine;
 use crate::core::{Core, Fault};
 use crate::scenario::GPUS;
-use model::cloud::{Instance, SIZE_TAG};
-use model::time::{Span, Time};
+use model::cloud::SIZE_TAG;
+use model::{Instance, Span, Time};
 use nodekeeper_agent::protocol::Gpu;
 
 impl Machine {

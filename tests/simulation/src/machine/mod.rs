@@ -17,11 +17,8 @@ use crate::core::{Core, Fault, lock};
 use crate::ec2::{Ec2, Real};
 use crate::functions::Functions;
 use crate::scenario::GPUS;
-use model::cloud::Instance;
-use model::ids::AllocId;
-use model::time::{Span, Time};
 use model::wire::{AllocOrder, NodeFile};
-use model::{EndCause, Ending, RunReport};
+use model::{AllocId, EndCause, Ending, Instance, RunReport, Span, Time};
 use nodekeeper_agent::protocol::{
     AllocProgress, Durable, Gpu, Holder, Identity, Lacking, LocalAlloc, MachineTask, Node as Protocol, Observed, assign,
 };

@@ -6,8 +6,7 @@
 //! Guarantees: an error message has the number of its line.
 //! Does not: take what a simulated machine does not have: commands, files, images and GPUs.
 
-use model::time::Time;
-use model::{Job, JobSpec};
+use model::{Job, JobSpec, Time};
 use serde_json::{Map, Value};
 
 /// The fields of a line that become the needs of the job.

@@ -3,7 +3,7 @@
 //! Guarantees: a node counts from the binding of its instance until its record is cleaned, with the price of its record.
 //! Does not: watch anything; `check::ledger` does.
 
-use model::time::Span;
+use model::Span;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {

@@ -4,7 +4,7 @@
 //! Does not: judge.
 
 use super::measured::Measured;
-use model::time::Span;
+use model::Span;
 use serde_json::{Map, Value, json};
 
 struct Row {

@@ -4,11 +4,10 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
 use model::amounts::Moment;
-use model::elements::Pack;
-use model::ids::JobId;
-use model::ranges::Ranges;
-use model::time::{Span, Time};
-use model::{AfterEnd, FailurePolicy, Job, JobSpec, MarketNeed, Needs, Output, Reconcile, Source};
+use model::{
+    AfterEnd, FailurePolicy, Job, JobId, JobSpec, MarketNeed, Needs, Output, Pack, Ranges, Reconcile, Source, Span,
+    Time,
+};
 use serde_json::json;
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -3,9 +3,8 @@
 
 use super::World;
 use crate::core::Fault;
-use model::Capacity;
-use model::control::{ControlKey, DemandNeed, DemandTerms};
-use model::time::Span;
+use model::control::{DemandNeed, DemandTerms};
+use model::{Capacity, ControlKey, Span};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;

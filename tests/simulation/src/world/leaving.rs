@@ -6,9 +6,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, NodeId};
-use model::time::Span;
-use model::{Intent, Market};
+use model::{AllocId, Intent, Market, NodeId, Span};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

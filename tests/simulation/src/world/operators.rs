@@ -4,11 +4,8 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{BrakeState, ControlKey, Document, PolicyRow};
-use model::ids::{JobId, NodeId};
-use model::policy::Policy;
-use model::time::Span;
-use model::{BrakeKind, Intent, JobState, Pause};
+use model::control::{BrakeState, Document, PolicyRow};
+use model::{BrakeKind, ControlKey, Intent, JobId, JobState, NodeId, Pause, Policy, Span};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;

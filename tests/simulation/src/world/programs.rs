@@ -7,7 +7,7 @@ use super::World;
 use crate::core::{Fault, START};
 use clap::Parser;
 use futures::future::{join_all, pending};
-use model::ids::ClusterName;
+use model::ClusterName;
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Cluster, Context, Exit, Reach, Screen};
 use std::convert::Infallible;

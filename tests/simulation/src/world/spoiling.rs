@@ -8,7 +8,7 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::database::key_as_read;
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::time::{Span, Time};
+use model::{Span, Time};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Item, Key, Table};

@@ -16,15 +16,13 @@ use aws_sdk_dynamodb::config::Credentials as Keys;
 use base64::Engine;
 use cloud::Ec2;
 use ec2_stand_in::MachineStart;
-use model::cloud::{CLUSTER_TAG, Cloud, InstanceState, LaunchError};
-use model::control::{BrakeEntry, ControlKey};
-use model::fixtures;
+use model::cloud::CLUSTER_TAG;
+use model::control::BrakeEntry;
 use model::functions::POLL_AND_SCALE;
-use model::ids::{ClusterName, JobId};
-use model::launch::{LaunchRequest, LaunchSettings};
-use model::policy::Policy;
-use model::time::{Span, Time};
-use model::{BrakeKind, Class, ClientStatus, Market};
+use model::{
+    BrakeKind, Class, ClientStatus, Cloud, ClusterName, ControlKey, InstanceState, JobId, LaunchError, LaunchRequest,
+    LaunchSettings, Market, Policy, Span, Time, fixtures,
+};
 use nodekeeper_cli::console::{Cluster, Reach};
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;

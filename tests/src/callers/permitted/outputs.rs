@@ -1,7 +1,8 @@
 //! Outputs in S3, in the account that checks signatures and permissions.
 
 use crate::account::{Account, CLUSTER};
-use model::stored::{BOTH, END, PIECE_BYTES, S3Place, STREAMS_HEADER, THEN_HEADER};
+use model::S3Place;
+use model::stored::{BOTH, END, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use s3::{Head, S3Error};
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 use super::town::Town;
 use crate::world::raw::{Item, item, n, s};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::ids::{AllocId, NodeId};
+use model::{AllocId, NodeId};
 
 /// What becomes of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::world::all_rows::AllRows;
 use crate::world::raw::Raw;
 use crate::world::{World, lonely_job, patient_policy};
-use model::ids::{AllocId, JobId, NodeId};
+use model::{AllocId, JobId, NodeId};
 use std::collections::BTreeMap;
 
 /// A job that runs on a node of its own.

@@ -2,9 +2,7 @@
 
 use super::meter::{Meter, Use};
 use async_trait::async_trait;
-use model::cloud::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError};
-use model::launch::LaunchRequest;
-use model::time::{Span, Time};
+use model::{Cloud, CloudError, Instance, InstanceState, LaunchAnswer, LaunchError, LaunchRequest, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

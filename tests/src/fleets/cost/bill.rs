@@ -6,8 +6,9 @@ use super::fleet::Kind;
 use super::measure::{Measured, RUNS, woken};
 use super::meter::Use;
 use crate::second_opinions::root;
-use model::functions::{CLEAN_STALE_RECORDS, Function, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::policy::{LONGEST_JITTER, Policy};
+use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::policy::LONGEST_JITTER;
+use model::{Function, Policy};
 
 /// Prices in US dollars, on demand, in us-east-1, as AWS published them in 2025. Source: the pricing pages of AWS
 /// Lambda (arm64), Amazon DynamoDB, Amazon CloudWatch, Amazon EventBridge and Amazon SNS.

@@ -9,15 +9,13 @@ use super::account::{Account, Ec2};
 use super::meter::{Meter, Tables, Use};
 use crate::world::node::{answer, http};
 use crate::world::{START, set_policy};
-use model::auth::NodeKey;
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::ids::{AllocId, JobId};
-use model::launch::{LaunchSettings, node_file_in};
-use model::policy::Policy;
-use model::rng::Rng;
-use model::time::{Span, Time};
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::launch::node_file_in;
 use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
-use model::{Ending, HandleKind, Job, JobSpec, RunReport};
+use model::{
+    AllocId, Ending, Function, HandleKind, Job, JobId, JobSpec, LaunchSettings, NodeKey, Policy, Rng, RunReport, Span,
+    Time,
+};
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;

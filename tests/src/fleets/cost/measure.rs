@@ -2,8 +2,7 @@
 
 use super::fleet::{Fleet, Invocation, Kind};
 use super::meter::{Use, stored_bytes};
-use model::JobSpec;
-use model::time::Time;
+use model::{JobSpec, Time};
 use runtime::metrics::of_run;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

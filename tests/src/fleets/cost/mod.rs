@@ -13,7 +13,8 @@ use bill::{ACTIONS_MS, Bill, HEARTBEAT_MS, LEFT_MS, Load, REPORT_MS, RUNS_MS, Te
 use fleet::Kind;
 use measure::{Lifetime, Line, Measured, measure};
 use meter::Use;
-use model::policy::{Policy, example_json};
+use model::Policy;
+use model::policy::example_json;
 use serde_json::{Value, json};
 
 const PAGE: &str = "docs/cost.md";

@@ -10,10 +10,7 @@
 //! and each job is placed once. Does not count copies: a copy belongs to a job that is counted.
 
 use super::super::view::View;
-use model::array::Array;
-use model::ids::JobId;
-use model::reason::Reason;
-use model::{JobState, JobSummary};
+use model::{Array, JobId, JobState, JobSummary, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The placed jobs of each array with a limit, including those that this plan places.

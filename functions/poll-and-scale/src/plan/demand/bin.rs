@@ -1,8 +1,6 @@
 //! One bin, and the order in which bins are filled.
 
-use model::ids::{JobId, NodeId};
-use model::time::Time;
-use model::{Capacity, JobSummary, Machine, Usd};
+use model::{Capacity, JobId, JobSummary, Machine, NodeId, Time, Usd};
 
 /// A node with room for members of jobs: it takes work, it boots, or it would be launched.
 #[derive(Debug)]

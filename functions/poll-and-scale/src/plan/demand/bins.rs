@@ -5,8 +5,7 @@
 
 use super::bin::{At, Bin, minus};
 use super::bin_index::{BinIndex, BinKind};
-use model::time::Time;
-use model::{Capacity, JobSummary};
+use model::{Capacity, JobSummary, Time};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 

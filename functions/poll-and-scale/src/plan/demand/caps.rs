@@ -10,10 +10,8 @@ use super::super::sizes::{closed, offerings};
 use super::bin::{At, Bin};
 use super::packing::Packing;
 use super::prices::{SizesFor, cheapest, is_within_cap, mix};
-use model::ids::NodeId;
 use model::policy::Size;
-use model::reason::Reason;
-use model::{JobSummary, MarketNeed, Usd};
+use model::{JobSummary, MarketNeed, NodeId, Reason, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<'a> Packing<'_, 'a> {

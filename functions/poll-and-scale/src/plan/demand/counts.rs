@@ -6,10 +6,8 @@
 use super::super::needs::Room;
 use super::super::view::View;
 use super::prices::{Mix, is_within_cap};
-use model::catalogue::CataloguePart;
-use model::policy::{Policy, Size};
-use model::reason::Reason;
-use model::{Life, NodeRecord, NodeState, Usd};
+use model::policy::Size;
+use model::{CataloguePart, Life, NodeRecord, NodeState, Policy, Reason, Usd};
 use std::collections::BTreeMap;
 
 /// A number of nodes, their price, and how many there are of each size.

@@ -11,12 +11,7 @@ use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::want::{ServedQueue, never};
 use model::after::{FollowState, judge};
-use model::array::Array;
-use model::explain::Explanation;
-use model::ids::JobId;
-use model::reason::Reason;
-use model::time::Span;
-use model::{JobState, JobSummary};
+use model::{Array, Explanation, JobId, JobState, JobSummary, Reason, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Which queued jobs may be placed, and what becomes of the others in this plan.

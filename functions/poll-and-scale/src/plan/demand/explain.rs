@@ -7,10 +7,7 @@ use super::super::view::View;
 use super::bin::At;
 use super::packing::Packing;
 use super::want::{Waits, Want};
-use model::JobState;
-use model::explain::Explanation;
-use model::ids::Slot;
-use model::reason::Reason;
+use model::{Explanation, JobState, Reason, Slot};
 
 /// Notes why each of these demands waits. `slots` are the slots of the launches of this run, in their order.
 pub(super) fn waiting(

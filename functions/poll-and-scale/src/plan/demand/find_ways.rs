@@ -7,11 +7,9 @@
 use super::super::sizes::{every_offering, offerings, refusals};
 use super::packing::{Blocked, BlockedBy, LimitMode, Packing};
 use super::ways::{CachedWays, Ways};
-use model::control::ControlKey;
 use model::explain::name_of;
 use model::policy::Size;
-use model::reason::Reason;
-use model::{Market, MarketNeed, Offering, Usd};
+use model::{ControlKey, Market, MarketNeed, Offering, Reason, Usd};
 use std::rc::Rc;
 
 /// The most offerings of a launch. A plan for a thousand nodes and hundreds of instance types would be slow with more, and a

@@ -29,8 +29,7 @@ use super::actions::{Action, FleetPlan};
 use super::liveness::{stuck_syncing, wants_copy};
 use super::needs::QueueNeeds;
 use super::view::View;
-use model::ids::{AllocId, JobId, Slot};
-use model::{JobState, JobSummary, NodeRecord, NodeStatus};
+use model::{AllocId, JobId, JobState, JobSummary, NodeRecord, NodeStatus, Slot};
 
 use arrays::Arrays;
 use eligible::Eligible;

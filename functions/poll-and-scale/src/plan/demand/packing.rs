@@ -14,14 +14,11 @@ use super::bin_index::BinKind;
 use super::bins::{Bins, Fitting};
 use super::counts::{FleetCounts, by_size};
 use super::ways::{CachedWays, Ways};
-use model::control::ControlKey;
-use model::explain::{SetNote, name_of};
-use model::ids::{JobId, NodeId};
+use model::explain::name_of;
 use model::policy::Size;
-use model::reason::Reason;
 use model::{
-    Arch, Capacity, Intent, JobSummary, Life, Machine, MachineNeed, MarketNeed, NodeRecord, NodeState, NodeStatus,
-    Offering, Usd,
+    Arch, Capacity, ControlKey, Intent, JobId, JobSummary, Life, Machine, MachineNeed, MarketNeed, NodeId, NodeRecord,
+    NodeState, NodeStatus, Offering, Reason, SetNote, Usd,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;

@@ -3,8 +3,8 @@
 //! Guarantees: a mix is the cheapest that the sizes' own maxima allow.
 //! Does not: know jobs or bins.
 
-use model::policy::{Policy, Size};
-use model::{MarketNeed, Usd};
+use model::policy::Size;
+use model::{MarketNeed, Policy, Usd};
 
 /// Sizes, the cheapest first, for work that asks for this market.
 pub(super) type SizesFor<'s, 'a> = (&'s [&'a Size], Option<MarketNeed>);

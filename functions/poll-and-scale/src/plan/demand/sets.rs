@@ -11,9 +11,8 @@ use super::bin::{At, Bin, minus};
 use super::bins::Bins;
 use super::packing::{Blocked, BlockedBy, Packing};
 use model::control::{DemandNeed, WantedSet};
-use model::explain::SetNote;
 use model::policy::Size;
-use model::reason::Reason;
+use model::{Reason, SetNote};
 use std::rc::Rc;
 
 impl<'a> Packing<'_, 'a> {

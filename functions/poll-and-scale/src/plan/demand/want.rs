@@ -4,10 +4,8 @@ use super::super::actions::Action;
 use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::prices::{cheapest, is_within_cap};
-use model::ids::{AllocId, NodeId};
 use model::policy::Size;
-use model::reason::Reason;
-use model::{Capacity, JobSummary, MachineNeed, Usd};
+use model::{AllocId, Capacity, JobSummary, MachineNeed, NodeId, Reason, Usd};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 

@@ -1,9 +1,8 @@
 //! Tests of the plan: jobs that follow other jobs.
 
 use super::*;
-use model::AfterEnd;
-use model::JobState;
 use model::after::Followed;
+use model::{AfterEnd, JobState};
 
 /// The job `n` follows these jobs, which must be complete.
 fn follows(ids: &'static [u32]) -> impl FnOnce(&mut JobSpec) {

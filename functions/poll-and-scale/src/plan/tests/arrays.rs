@@ -1,7 +1,7 @@
 //! Tests of the plan: arrays whose jobs may not all be placed at the same time.
 
 use super::*;
-use model::ids::AllocId;
+use model::AllocId;
 
 /// Room for many jobs, and an array of this many jobs with this limit.
 fn array_of(jobs: u32, limit: u32) -> Given {

@@ -1,10 +1,8 @@
 //! Tests of the plan: jobs and a minimum that wait because of a cap, and which idle nodes make room for them.
 
 use super::*;
-use model::control::{ControlKey, EntryRow, LaunchWait};
-use model::enums::Reach;
-use model::refusal::Scope;
-use model::{Class, Offering};
+use model::control::{EntryRow, LaunchWait};
+use model::{Class, ControlKey, Offering, Reach, Scope};
 
 /// Two idle nodes of a size that costs 2, a cap of 4, and a size that costs 1.
 fn dear_and_idle(min: u32) -> Given {

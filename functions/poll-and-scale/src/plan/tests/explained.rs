@@ -1,11 +1,9 @@
 //! Tests of the plan: why a job waits, why an idle node stays, and which limit applies.
 
 use super::*;
-use model::control::{ControlKey, EntryRow, LaunchWait};
-use model::enums::Reach;
+use model::control::{EntryRow, LaunchWait};
 use model::node::Idleness;
-use model::refusal::Scope;
-use model::{Class, Offering};
+use model::{Class, ControlKey, Offering, Reach, Scope};
 
 impl Given {
     /// With an entry of the control table that applies until second `until`.

@@ -1,8 +1,8 @@
 //! Tests of the plan: GPUs, which are packed as vCPUs are, and which machine work may use.
 
 use super::*;
-use model::control::{ControlKey, DemandNeed, DemandSet};
-use model::{Arch, MachineKind, MachineNeed};
+use model::control::{DemandNeed, DemandSet};
+use model::{Arch, ControlKey, MachineKind, MachineNeed};
 
 fn sizes() -> Value {
     json!([

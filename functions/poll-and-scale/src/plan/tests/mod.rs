@@ -19,14 +19,13 @@ mod suspected;
 
 use super::actions::Because;
 use super::{Action, plan};
-use model::ActionName;
-use model::cloud::InstanceState;
 use model::fixtures::{self, at};
-use model::ids::NodeId;
 use model::node::Idleness;
-use model::policy::{Policy, example_json};
-use model::time::Time;
-use model::{Alloc, Capacity, ClientStatus, Intent, Job, JobSpec, JobSummary, NodeRecord, NodeState, NodeStatus, Usd};
+use model::policy::example_json;
+use model::{
+    ActionName, Alloc, Capacity, ClientStatus, InstanceState, Intent, Job, JobSpec, JobSummary, NodeId, NodeRecord,
+    NodeState, NodeStatus, Policy, Time, Usd,
+};
 use runtime::observation::Observation;
 use serde_json::{Value, json};
 

@@ -5,10 +5,10 @@
 //! heartbeats and the runs before it have written.
 
 use super::*;
-use model::control::{ControlKey, IngestNote, IngestSummary};
+use model::control::{IngestNote, IngestSummary};
 use model::policy::LONGEST_JITTER;
-use model::rng::Rng;
 use model::wire::heartbeat_timeout_s;
+use model::{ControlKey, Rng};
 use std::collections::BTreeSet;
 
 const SIZES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 25, 100];

@@ -2,9 +2,7 @@
 
 use super::*;
 use model::amounts::Moment;
-use model::array::Array;
-use model::time::Time;
-use model::{EndCause, Pause};
+use model::{Array, EndCause, Pause, Time};
 use std::num::NonZeroU32;
 
 fn about(given: &Given, now: i64, action: &str) -> Vec<String> {

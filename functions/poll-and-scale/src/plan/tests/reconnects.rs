@@ -1,12 +1,9 @@
 //! Tests of the plan: which copy stays after a reconnect, and when that is not decided yet.
 
 use super::*;
-use model::control::{ControlKey, IngestSummary};
+use model::control::IngestSummary;
 use model::enums::ReservationKind;
-use model::ids::{AllocId, NodeId};
-use model::reservation::{CapacityReservation, Reserved};
-use model::rng::Rng;
-use model::{Desired, Needs, Reconcile};
+use model::{AllocId, CapacityReservation, ControlKey, Desired, Needs, NodeId, Reconcile, Reserved, Rng};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,10 +1,8 @@
 //! Tests of the plan: capacity reservations.
 
 use super::*;
-use model::catalogue::{Catalogue, CataloguePart, PartState, Subnet};
 use model::enums::ReservationKind;
-use model::reservation::{CapacityReservation, Reserved};
-use model::{Market, MarketNeed, Offering};
+use model::{CapacityReservation, Catalogue, CataloguePart, Market, MarketNeed, Offering, PartState, Reserved, Subnet};
 
 /// A reservation of `m7a.large` in zone a, with this many free machines.
 fn of(free: u32) -> CapacityReservation {

@@ -1,7 +1,7 @@
 //! Tests of the plan: jobs that wait before their next try, and the nodes on which they were lost.
 
 use super::*;
-use model::ids::NodeId;
+use model::NodeId;
 
 /// Three idle nodes, and a job of 2 vCPUs that was lost on the first two of them.
 fn lost_twice(not_before_s: i64) -> Given {

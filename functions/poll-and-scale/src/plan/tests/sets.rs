@@ -1,7 +1,8 @@
 //! Tests of the plan: demand sets, by which a controller wants a number of nodes.
 
 use super::*;
-use model::control::{ControlKey, DemandNeed, DemandSet};
+use model::ControlKey;
+use model::control::{DemandNeed, DemandSet};
 
 /// A whole node of the smallest size.
 fn small() -> DemandNeed {

@@ -1,9 +1,9 @@
 //! Tests of the plan: sizes of several instance types, and zones.
 
 use super::*;
-use model::catalogue::{Catalogue, CataloguePart, Offered, PartState, Subnet, TypeFacts};
-use model::control::{ControlKey, DemandNeed, EntryRow, LaunchWait};
-use model::{Arch, Market, MarketNeed, Offering};
+use model::catalogue::Offered;
+use model::control::{DemandNeed, EntryRow, LaunchWait};
+use model::{Arch, Catalogue, CataloguePart, ControlKey, Market, MarketNeed, Offering, PartState, Subnet, TypeFacts};
 
 /// A type: its name, vCPUs and GiB, zones, price on demand, and spot prices by zone, in micro-dollars.
 type Type<'a> = (&'a str, (u32, u64), &'a str, u64, &'a [(&'a str, u64)]);

@@ -1,15 +1,9 @@
 //! Tests of the plan: all stages believe the same silence, which node an instance belongs to, and when a wait ends.
 
 use super::*;
-use model::NewLife;
-use model::batch::Batch;
-use model::cloud::{BATCH_TAG, Instance, NODE_TAG, Refusal};
-use model::control::{BrakeEntry, ControlKey, FailedStarts, IngestSummary, UnreadableEntry};
-use model::enums::Reach;
-use model::ids::NodeId;
-use model::refusal::Scope;
-use model::time::Span;
-use model::{BrakeKind, Class, Offering};
+use model::cloud::{BATCH_TAG, NODE_TAG};
+use model::control::{BrakeEntry, FailedStarts, IngestSummary, UnreadableEntry};
+use model::{Batch, BrakeKind, Class, ControlKey, Instance, NewLife, NodeId, Offering, Reach, Refusal, Scope, Span};
 
 /// `n` ready nodes with a lease until 150 s, and a minimum of as many.
 fn fleet(n: u32) -> Given {

@@ -4,10 +4,9 @@ mod rows;
 mod state;
 
 use super::*;
-use model::control::{ControlKey, IngestSummary};
-use model::events::Subject;
+use model::control::IngestSummary;
 use model::fixtures::{self, at};
-use model::{BrakeKind, JobState};
+use model::{BrakeKind, ControlKey, JobState, Subject};
 use rows::{Caution, Change, ROWS, Well, Wrong};
 use state::{NOW, State, heard, invalid_row};
 use std::collections::BTreeSet;

@@ -3,15 +3,13 @@
 pub(super) use super::state::Change;
 use super::state::{NOW, Row, State, awaits_gpus, cannot_end, gpus, heard, invalid_row, reaches, row};
 use crate::signs::SignLevel;
-use model::catalogue::{Catalogue, CataloguePart, PartState};
-use model::cloud::CloudError;
 use model::control::UnreadableEntry;
-use model::events::Subject;
-use model::explain::SetNote;
 use model::fixtures::{self, alloc_id, at, job, node_id, ready};
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE, SWEEP_DISPATCH};
-use model::reason::Reason;
-use model::{AllocSummary, BrakeKind, Desired, Handle, JobState, NodeState, NodeStatus};
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::{
+    AllocSummary, BrakeKind, Catalogue, CataloguePart, CloudError, Desired, Function, Handle, JobState, NodeState,
+    NodeStatus, PartState, Reason, SetNote, Subject,
+};
 use store::Table;
 
 pub(super) use SignLevel::{Caution, Well, Wrong};

@@ -3,21 +3,16 @@
 use crate::signs::facts::example;
 use crate::signs::{Facts, Next, SignLevel};
 use crate::validation::InvalidRow;
-use model::catalogue::{Catalogue, CataloguePart, Offered, Subnet, TypeFacts};
-use model::cloud::CloudError;
-use model::control::CatalogueRow;
-use model::control::{Control, ControlKey, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
-use model::events::{Event, Subject};
-use model::explain::Explanation;
+use model::catalogue::Offered;
+use model::control::{CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
 use model::fixtures::{self, at, job, ready};
-use model::functions::{CLEAN_STALE_RECORDS, Function, POLL_AND_SCALE};
-use model::policy::{Policy, example_json};
+use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
+use model::policy::example_json;
 use model::quotas::quota_of;
-use model::rng::Rng;
-use model::time::Span;
 use model::{
-    ActionName, AllocSummary, Arch, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, NodeStatus, Usd,
-    Version, functions,
+    ActionName, AllocSummary, Arch, Catalogue, CataloguePart, CloudError, Control, ControlKey, Event, Explanation,
+    Function, Handle, JobState, JobSummary, Market, NodeRecord, NodeState, NodeStatus, Policy, Rng, Span, Subject,
+    Subnet, TypeFacts, Usd, Version, functions,
 };
 use serde_json::json;
 use store::{Ended, Table};

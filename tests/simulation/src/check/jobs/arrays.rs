@@ -8,8 +8,7 @@ use crate::check::jobs;
 use crate::check::{Check, INDEX, count, is_ended, set, text};
 use crate::core::lock;
 use crate::database::Model;
-use model::ids::JobId;
-use model::time::{Span, Time};
+use model::{JobId, Span, Time};
 use std::collections::BTreeSet;
 use store::{Item, Row, Table};
 

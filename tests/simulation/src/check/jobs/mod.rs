@@ -9,9 +9,7 @@ use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final,
 use crate::core::lock;
 use crate::database::{Change, Model};
 use aws_sdk_dynamodb::types::AttributeValue;
-use model::array::Array;
-use model::ids::{AllocId, JobId};
-use model::time::{Span, Time};
+use model::{AllocId, Array, JobId, Span, Time};
 use std::collections::BTreeSet;
 use store::{Item, Row, Table, alloc_key, job_key, node_key};
 

@@ -5,9 +5,8 @@ use crate::check::row::{text, within};
 use crate::check::{Check, is_ended, is_final};
 use crate::core::lock;
 use crate::database::Model;
-use model::elements::{ElementReport, Outcome, Results};
-use model::ids::{AllocId, JobId};
-use model::ranges::Ranges;
+use model::elements::Results;
+use model::{AllocId, ElementReport, JobId, Outcome, Ranges};
 use serde_json::Value;
 use store::{Item, Table, alloc_key, job_key};
 
