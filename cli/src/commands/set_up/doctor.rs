@@ -250,6 +250,12 @@ async fn signs(cluster: &Cluster, now: Time) -> anyhow::Result<Vec<Check>> {
     Ok(Status::of(&cluster.store, &present).await?.checks)
 }
 
+/// A time as HTTP has it, and version 1 of the AWS CLI, or as version 2 has it.
+fn time_of(text: &str) -> Option<Time> {
+    let http = jiff::fmt::rfc2822::parse(text).map(|at| at.timestamp());
+    http.or_else(|_| text.parse()).ok().map(|at: jiff::Timestamp| Time::from_ms(at.as_millisecond()))
+}
+
 /// Whether a URL of nodes answers, and whether the clock of this machine agrees with its own. It refuses a request that is not signed.
 async fn url_answers(what: &str, url: &str, now: Time) -> Vec<Check> {
     let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build();
@@ -272,8 +278,7 @@ async fn url_answers(what: &str, url: &str, now: Time) -> Vec<Check> {
         wrong(what, &format!("{url} answers with {status}"), "see the log of its function")
     }];
     let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
-    if let Some(there) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) {
-        let there = Time::from_ms(there.timestamp().as_millisecond());
+    if let Some(there) = date.and_then(time_of) {
         let off = if there > now { there.since(now) } else { now.since(there) };
         if off > CLOCK {
             checks.push(wrong(
@@ -314,8 +319,7 @@ async fn of_policy(aws: &AwsCli, stored: &Policy, now: Time) -> Vec<Check> {
                 wrong("agent", &format!("{} is not there: no node starts", file.url()), "`nodekeeper up` puts it there")
             }
             answer => answered("agent", answer, |answer| {
-                let at = text(&answer, "/LastModified").parse::<jiff::Timestamp>().ok();
-                let age = at.map_or("?".to_owned(), |at| now.since(Time::from_ms(at.as_millisecond())).to_string());
+                let age = now.since(time_of(text(&answer, "/LastModified")).unwrap_or(now));
                 well("agent", &format!("{} was put there {age} ago", file.url()))
             }),
         });

@@ -6,8 +6,10 @@
 use super::stack::{ClusterStack, delete};
 use super::teardown::{self, TeardownArgs};
 use super::up;
+use crate::console::aws_cli::AwsError;
 use crate::console::{Context, Exit, UsageError};
 use clap::Args;
+use serde_json::Value;
 use store::TABLES;
 
 #[derive(Args, Clone, Debug)]
@@ -40,33 +42,42 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::R
     let agents = output("AgentBucket").map(|bucket| format!("s3://{bucket}"));
     let files = format!("s3://nodekeeper-release-{account}-{}/{name}/", aws.region);
     for place in agents.into_iter().chain([files]) {
-        match aws.call(&["s3", "rm", "--recursive", "--only-show-errors", &place]).await {
-            Err(error) if !error.message.contains("NoSuchBucket") => return Err(error.into()),
-            _ => {}
+        unless_gone(aws.call(&["s3", "rm", "--recursive", "--only-show-errors", &place]).await)?;
+    }
+    let tables: Vec<String> = TABLES.iter().map(|table| format!("{name}-{}", table.table.suffix())).collect();
+    let outputs = output("OutputS3").filter(|place| !place.contains('/'));
+    if args.delete_data {
+        // Before the stack, which knows the bucket.
+        for table in &tables {
+            unless_gone(aws.call(&["dynamodb", "delete-table", "--table-name", table]).await)?;
+        }
+        if let Some(bucket) = outputs {
+            unless_gone(aws.call(&["s3", "rb", "--force", &format!("s3://{bucket}")]).await)?;
         }
     }
     if stack.is_some() {
         writeln!(context.err, "deleting the stack {name}")?;
         delete(context, aws, name).await?;
     }
-    let tables: Vec<String> = TABLES.iter().map(|table| format!("{name}-{}", table.table.suffix())).collect();
-    let outputs = output("OutputS3").filter(|place| !place.contains('/'));
-    if !args.delete_data {
-        let bucket = outputs
-            .map(|bucket| format!(", and the bucket {bucket}, which empties itself in 30 days"))
-            .unwrap_or_default();
-        writeln!(context.out, "the stack is gone; what stays are the tables {}{bucket}", tables.join(", "))?;
+    if args.delete_data {
+        writeln!(context.out, "nothing of the cluster {name} is left but its logs")?;
         return Ok(Exit::Done);
     }
-    for table in &tables {
-        match aws.call(&["dynamodb", "delete-table", "--table-name", table]).await {
-            Err(error) if error.code != "ResourceNotFoundException" => return Err(error.into()),
-            _ => {}
-        }
-    }
-    if let Some(bucket) = outputs {
-        aws.call(&["s3", "rb", "--force", &format!("s3://{bucket}")]).await?;
-    }
-    writeln!(context.out, "nothing of the cluster {name} is left but its logs")?;
+    let bucket = outputs.map(|bucket| format!(", and the bucket {bucket}, which empties itself in 30 days"));
+    writeln!(
+        context.out,
+        "the stack is gone; what stays are the tables {}{}",
+        tables.join(", "),
+        bucket.unwrap_or_default()
+    )?;
     Ok(Exit::Done)
+}
+
+/// An earlier `down` may have been stopped after it.
+fn unless_gone(answer: Result<Value, AwsError>) -> Result<(), AwsError> {
+    let gone = ["NoSuchBucket", "ResourceNotFoundException", "bucket does not exist"];
+    match answer {
+        Err(error) if !gone.iter().any(|text| error.code == *text || error.message.contains(text)) => Err(error),
+        _ => Ok(()),
+    }
 }
