@@ -140,7 +140,7 @@ impl ControlPlane {
         let must_report = std::mem::take(&mut self.must_report);
         let mut answer = json!({
             "status": if self.is_syncing { "syncing" } else { "ready" }, "incarnation": self.incarnation(), "seq": self.seq,
-            "next_heartbeat_s": self.next_heartbeat_s, "intent": if self.drains { "drain" } else { "run" }, "must_report": must_report,
+            "next_heartbeat_s": self.next_heartbeat_s, "retry_s": 30.0, "intent": if self.drains { "drain" } else { "run" }, "must_report": must_report,
             "follows": self.follows,
         });
         if !self.reports.iter().any(|r| r.complete) {
