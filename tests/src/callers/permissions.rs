@@ -22,7 +22,7 @@ const WORLDS: &[(&str, &[u64])] = &[
     ("--small --hours 1", &[14, 84, 92, 106]),
     (
         "--small --hours 2 --fault InstanceDies=0.1 --fault FunctionDown=0.01",
-        &[1, 2, 3, 4, 5, 6, 7, 8, 13, 18, 28, 39, 90, 97],
+        &[1, 2, 3, 4, 5, 6, 7, 8, 13, 18, 28, 39, 90, 97, 110],
     ),
     ("--small --hours 1 --fault StrayHandle=0.2", &[3, 8, 14, 19]),
     ("--small --hours 4", &[22, 71, 109]),
