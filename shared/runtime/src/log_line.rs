@@ -1,6 +1,6 @@
 //! The lines that a function logs under Lambda: JSON, in whose fields Logs Insights searches.
 //!
-//! Guarantees: `level` and `message` of each line, and each field of it, stand at the top.
+//! Guarantees: each line is one JSON object, whose keys are `level`, `message` and the fields of the line.
 //! Does not: note the time. Lambda does.
 
 use serde_json::{Map, Value};

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: it changes nothing. Every question is asked, also if another one has no answer. A question that the person may not ask
 //! is one to look at, not a mistake.
-//! Does not: repeat what `status` says: the signs of a cluster come last.
+//! Does not: judge a cluster in its own way. It prints the signs of `status` last.
 
 use super::network::Network;
 use super::policy;

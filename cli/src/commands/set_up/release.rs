@@ -12,7 +12,7 @@ const ARCHITECTURES: [&str; 2] = ["aarch64", "x86_64"];
 pub(super) struct ReleaseFiles {
     /// The template whose functions are beside it.
     pub(super) template: PathBuf,
-    /// The agents: architecture, file and digest.
+    /// The architecture, the file and the digest of each agent.
     pub(super) agents: Vec<(&'static str, PathBuf, String)>,
 }
 

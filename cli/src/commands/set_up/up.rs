@@ -7,7 +7,7 @@
 //! Guarantees: nothing changes before the person agrees. Each step does only what is missing, so the command can be given again
 //! after any end, and the error of a step says so. A stored policy changes only in the agents that this command put there, and a
 //! file of a policy is never overwritten.
-//! Does not: change a parameter of a stack that is there unless it is given.
+//! Does not: change a parameter of an existing stack, unless the person gives it.
 
 use super::network::Network;
 use super::policy;

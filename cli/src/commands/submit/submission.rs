@@ -122,7 +122,7 @@ impl Keyed {
         Self { subject: format!("key#{}", digest([key.as_bytes()])), given }
     }
 
-    /// The key of an option, if it is given, and how a submission with it begins.
+    /// The key that an option gives, and how a submission with this key begins; `None` without the option.
     pub(crate) async fn of_option(
         key: Option<&str>,
         given: GivenParts,

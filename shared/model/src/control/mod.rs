@@ -42,7 +42,7 @@ impl RunRow {
         Self::new(&ControlKey::Run(function.to_owned()))
     }
 
-    /// The row of a function before its first run, which begins now.
+    /// The row of a function whose first run begins now.
     fn before_first(function: &str, now: Time) -> Self {
         let row = Self::of_function(function);
         Self { entry: RunNote { first_at: Some(now), ..row.entry }, ..row }
