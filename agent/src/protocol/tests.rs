@@ -34,6 +34,7 @@ fn accepted_answer(seq: u64, accepted: &[AllocId]) -> AllocReportAnswer {
         accepted: accepted.to_vec(),
         refused: Vec::new(),
         next_heartbeat_s: None,
+        jobs_wait: false,
         orders: None,
     }
 }

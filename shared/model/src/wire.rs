@@ -323,9 +323,11 @@ pub struct AllocReportAnswer {
     pub accepted: Vec<AllocId>,
     /// The updates that were refused, and why.
     pub refused: Vec<RefusedUpdate>,
-    /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended. If there is
-    /// no work yet, the node asks again after twice the time, until that is as long as the usual interval.
+    /// When to ask for new work, in seconds, after a report that made room: the node became ready, or an alloc ended.
     pub next_heartbeat_s: Option<f64>,
+    /// Whether jobs wait, so that it is worth to ask again soon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub jobs_wait: bool,
     /// As in [`HeartbeatAnswer`].
     pub orders: Option<OrderList>,
 }
