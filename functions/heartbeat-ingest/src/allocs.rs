@@ -104,7 +104,7 @@ impl Ingest {
         // 90 s.
         let next_heartbeat_s = again_s.or_else(|| has_room.then(|| cached.soon_s()));
         let (status, seq) = (contact.status, life.seq);
-        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, orders })
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, jobs_wait: false, orders })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.

@@ -129,6 +129,7 @@ fn no_answer_to_a_node_exceeds_the_limit() {
         accepted: Vec::new(),
         refused,
         next_heartbeat_s: Some(0.2),
+        jobs_wait: true,
         orders: Some(list),
     };
     // A request of 2 MiB has this many names.
