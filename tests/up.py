@@ -158,7 +158,7 @@ def three_steps(terminal):
     checked = terminal.run("nodekeeper policy check policy.toml", quiet=True)
     needs(checked, "policy.toml is valid")
     found = terminal.run("nodekeeper doctor lab", code=1)
-    needs(found, "HeartbeatUrl", "does not answer", "was put there")
+    needs(found, "HeartbeatUrl", "does not answer", "is there since")
 
     # A second cluster of the account has tables, roles and a policy of its own.
     with terminal.cancelling("other"):

@@ -6,56 +6,62 @@
 
 pub(crate) mod operate;
 
-use crate::console::show::several;
 use crate::console::{Cluster, WallClock};
 use crate::view::find::{no_job, no_node};
 use anyhow::bail;
+use futures::stream::{self, LocalBoxStream, StreamExt};
 use model::{ActionName, Intent, Job, JobId, NodeRecord, NodeState, Slot, Subject, Time};
-use operate::{BY_OPERATOR, record_event, retried};
+use operate::{BY_OPERATOR, record_event, retention, retried};
 use std::collections::BTreeMap;
-use store::transactions::{Retention, change_jobs};
+use store::transactions::{JOBS_TOGETHER, Retention, change_jobs};
 
-pub(crate) fn cancelled_line(job: &Job) -> String {
-    let stopping = match job.summary.allocs.len() {
-        0 => String::new(),
-        n => format!(": {} will stop in the next run", several(n, "live alloc")),
-    };
-    format!("{} cancelled{stopping}", job.summary.job_id)
-}
+/// How many transactions run at the same time.
+const AT_ONCE: usize = 8;
 
 /// For each of these jobs, the job as changed, or as it stays because it cannot be changed so.
 pub(crate) type Changed = (JobId, anyhow::Result<Result<Job, Job>>);
 
-/// What an operator does to jobs: the action of the event, what the event says besides, and the job as it will be; `None`: it stays as
-/// it is.
+/// The job as it will be; `None`: it stays as it is.
+type AfterChange<'a> = dyn Fn(&Job, Time) -> Option<Job> + Sync + 'a;
+
+/// What an operator does to jobs: the action of the event, and what the event says besides.
 pub(crate) struct JobChange<'a> {
     pub(crate) action: ActionName,
-    pub(crate) details: &'a str,
-    pub(crate) after: &'a (dyn Fn(&Job, Time) -> Option<Job> + Sync),
+    pub(crate) details: String,
+    pub(crate) keep: Retention,
+    pub(crate) after: Box<AfterChange<'a>>,
 }
 
-/// Cancels these jobs. Those that stay as they are have ended already.
-pub(crate) async fn cancel(cluster: &Cluster, ids: &[JobId], keep: Retention, clock: &WallClock) -> Vec<Changed> {
-    let after = |job: &Job, now| job.cancel(keep.finished, now);
-    change(cluster, ids, &JobChange { action: ActionName::Cancel, details: "", after: &after }, keep, clock).await
+impl JobChange<'_> {
+    /// The jobs that stay as they are have ended already.
+    pub(crate) async fn cancel(cluster: &Cluster) -> anyhow::Result<Self> {
+        let keep = retention(cluster).await?;
+        let after = move |job: &Job, now| job.cancel(keep.finished, now);
+        Ok(Self { action: ActionName::Cancel, details: String::new(), keep, after: Box::new(after) })
+    }
+}
+
+/// Changes these jobs, and gives them in the same order.
+pub(crate) fn change_each<'a>(
+    cluster: &'a Cluster,
+    ids: &'a [JobId],
+    how: &'a JobChange<'_>,
+    clock: &'a WallClock,
+) -> LocalBoxStream<'a, Changed> {
+    let parts: Vec<_> = ids.chunks(JOBS_TOGETHER).map(|ids| change(cluster, ids, how, clock)).collect();
+    stream::iter(parts).buffered(AT_ONCE).flat_map(stream::iter).boxed_local()
 }
 
 /// Changes these jobs, at most as many as one transaction takes: in one transaction, or one by one if that fails, such as
 /// when one of them cannot be read.
-pub(crate) async fn change(
-    cluster: &Cluster,
-    ids: &[JobId],
-    how: &JobChange<'_>,
-    keep: Retention,
-    clock: &WallClock,
-) -> Vec<Changed> {
+async fn change(cluster: &Cluster, ids: &[JobId], how: &JobChange<'_>, clock: &WallClock) -> Vec<Changed> {
     let mut all = Vec::with_capacity(ids.len());
-    if let Ok(mut changed) = in_one(cluster, ids, how, keep, clock).await {
+    if let Ok(mut changed) = in_one(cluster, ids, how, clock).await {
         all.extend(ids.iter().map(|id| (*id, changed.remove(id).ok_or_else(|| no_job(*id)))));
         return all;
     }
     for id in ids {
-        let changed = in_one(cluster, std::slice::from_ref(id), how, keep, clock).await;
+        let changed = in_one(cluster, std::slice::from_ref(id), how, clock).await;
         all.push((*id, changed.and_then(|mut changed| changed.remove(id).ok_or_else(|| no_job(*id)))));
     }
     all
@@ -65,14 +71,13 @@ async fn in_one(
     cluster: &Cluster,
     ids: &[JobId],
     how: &JobChange<'_>,
-    keep: Retention,
     clock: &WallClock,
 ) -> anyhow::Result<BTreeMap<JobId, Result<Job, Job>>> {
     let reason = format!("{BY_OPERATOR}{}", how.details);
     retried(async || {
         let (jobs, now) = (cluster.store.jobs_of(ids.iter().copied()).await?.all()?, clock());
         let after = |job: &Job| (how.after)(job, now);
-        let changed = change_jobs(&cluster.store, &jobs, (how.action, &reason), after, keep, now).await?;
+        let changed = change_jobs(&cluster.store, &jobs, (how.action, &reason), after, how.keep, now).await?;
         let stay = jobs.into_iter().map(|job| (job.summary.job_id, Err(job)));
         Ok(stay.chain(changed.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
     })

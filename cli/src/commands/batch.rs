@@ -5,8 +5,7 @@
 //! is stored about the jobs of many of them is read together.
 //! Does not: have rules of its own. A request does what the command does.
 
-use super::operate::cancel::{self, CancelArgs};
-use super::operate::waiting;
+use super::operate::{cancel, waiting};
 use super::output::fetch::{FetchArgs, FetchRows, fetch};
 use super::output::logs::{self, LogsArgs};
 use super::submit::{SubmitArgs, job_file, strict_json};
@@ -220,13 +219,7 @@ impl Session {
                 let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
                 json!({"rows": jobs.iter().map(JobRow::of).collect::<Vec<_>>()})
             }
-            Verb::Cancel(jobs) => {
-                let args: CancelArgs = arguments(&jobs)?;
-                let mut output = Captured::new(&context.clock);
-                let done = cancel::run(&mut output.context(&self.cluster), &args).await?;
-                output.expect(done)?;
-                json!({"done": true})
-            }
+            Verb::Cancel(given) => self.change(context, ActionName::Cancel, &given).await?,
             Verb::Pause(jobs) => self.change(context, ActionName::Pause, &jobs).await?,
             Verb::Continue(jobs) => self.change(context, ActionName::Continue, &jobs).await?,
             Verb::Change(given) => self.change(context, ActionName::Change, &given).await?,
@@ -263,11 +256,12 @@ impl Session {
         }
     }
 
-    /// Carries out a command about jobs that wait.
+    /// Carries out a command that changes jobs.
     async fn change(&self, context: &Context<'_>, verb: ActionName, given: &[String]) -> anyhow::Result<Value> {
         let mut output = Captured::new(&context.clock);
         let mut context = output.context(&self.cluster);
         let done = match verb {
+            ActionName::Cancel => cancel::run(&mut context, &arguments(given)?).await?,
             ActionName::Pause => waiting::pause(&mut context, &arguments(given)?, Pause::Begins).await?,
             ActionName::Continue => waiting::pause(&mut context, &arguments(given)?, Pause::Ends).await?,
             _ => waiting::change_jobs(&mut context, &arguments(given)?).await?,
@@ -347,7 +341,7 @@ async fn fetch_one(
 }
 
 /// The options of a command, as a command line gives them.
-fn arguments<A: Args + FromArgMatches>(given: &[impl AsRef<str>]) -> anyhow::Result<A> {
+pub(crate) fn arguments<A: Args + FromArgMatches>(given: &[impl AsRef<str>]) -> anyhow::Result<A> {
     let command = A::augment_args(clap::Command::new("batch").no_binary_name(true));
     let matches = command.try_get_matches_from(given.iter().map(AsRef::as_ref));
     Ok(A::from_arg_matches(&matches.map_err(|e| UsageError(e.to_string()))?)?)
@@ -367,9 +361,8 @@ impl Captured {
     }
 
     fn context(&mut self, cluster: &Cluster) -> Context<'_> {
-        let cluster = cluster.clone();
         Context {
-            connect: Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone())))),
+            connect: cluster.as_connected(),
             clock: Arc::clone(&self.clock),
             input: &mut self.input,
             screen: Screen::Pipe,

@@ -39,9 +39,9 @@ pub(super) async fn repeat(
     let connected = context.cluster().await?;
     let (mut failed, mut is_first) = (0, true);
     loop {
-        let (mut out, mut err, now, cluster) = (Vec::new(), Vec::new(), context.now(), connected.clone());
+        let (mut out, mut err, now) = (Vec::new(), Vec::new(), context.now());
         let mut page = Context {
-            connect: Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone())))),
+            connect: connected.as_connected(),
             clock: Arc::new(move || now),
             input: &mut io::empty(),
             out: &mut out,

@@ -30,25 +30,48 @@ pub(crate) struct AwsError {
     pub(crate) message: String,
 }
 
+/// AWS refuses signatures of a clock that is off by five minutes.
+const CLOCK: &str = "set the clock of this machine";
+
+const NOT_ALLOWED: &str = "whoever manages the account must allow it, or give another profile (AWS_PROFILE)";
+
+/// What AWS or its CLI says if the same call may succeed later.
+const BUSY: [&str; 5] = [
+    "Could not connect to the endpoint",
+    "timeout on endpoint",
+    "Throttling",
+    "RequestLimitExceeded",
+    "ServiceUnavailable",
+];
+
 /// Codes and texts of errors, and what to do about them.
 const CURES: &[(&str, &str)] = &[
+    ("RequestTimeTooSkewed", CLOCK),
+    ("RequestExpired", CLOCK),
+    ("Signature expired", CLOCK),
+    ("Signature not yet current", CLOCK),
     ("Expired", "sign in again: `aws login`, `aws sso login`, or other keys"),
     ("InvalidClientTokenId", "AWS does not know these credentials: see `aws configure list`"),
     ("UnrecognizedClient", "AWS does not know these credentials, or this region is not enabled in the account"),
     ("AuthFailure", "AWS does not take these credentials here: the region may not be enabled in the account"),
     ("OptInRequired", "the account cannot use this service in this region yet"),
     ("Unable to locate credentials", "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-    ("AccessDenied", "whoever manages the account must allow it, or give another profile (AWS_PROFILE)"),
-    ("UnauthorizedOperation", "whoever manages the account must allow it, or give another profile (AWS_PROFILE)"),
+    ("AccessDenied", NOT_ALLOWED),
+    ("UnauthorizedOperation", NOT_ALLOWED),
+    ("not authorized", NOT_ALLOWED),
     ("Could not connect to the endpoint", "the region has no such service, its name is wrong, or there is no network"),
     ("is not there", "install it (https://aws.amazon.com/cli), or use AWS CloudShell, which has it"),
-    ("RequestTimeTooSkewed", "set the clock of this machine"),
+    ("UnreservedConcurrentExecution", "the account has too few: give --parameter UrlConcurrency=0"),
+    ("default VPC", "the account has no default network: give --parameter MakeNetwork=true, or --subnets"),
 ];
 
 impl AwsError {
+    pub(crate) fn is_busy(&self) -> bool {
+        BUSY.iter().any(|text| self.code.contains(text) || self.message.contains(text))
+    }
+
     fn cure(&self) -> String {
-        let cure = CURES.iter().find(|(text, _)| self.code.contains(text) || self.message.contains(text));
-        cure.map_or(String::new(), |(_, cure)| format!("; {cure}"))
+        cure(&format!("{}: {}", self.code, self.message))
     }
 
     /// Whether AWS refused for the permissions of the caller.
@@ -63,6 +86,12 @@ impl AwsError {
         let (code, message) = of_aws.unwrap_or_else(|| (String::new(), stderr));
         Self { call, code, message: message.split_whitespace().collect::<Vec<_>>().join(" ") }
     }
+}
+
+/// What to do about an error or a reason of AWS with this text, as the end of a sentence; empty if that is not known.
+pub(crate) fn cure(text: &str) -> String {
+    let known = CURES.iter().find(|(part, _)| text.contains(part));
+    known.map_or(String::new(), |(_, cure)| format!("; {cure}"))
 }
 
 impl AwsCli {

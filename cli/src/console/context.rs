@@ -3,7 +3,7 @@
 //! Guarantees: only a command that needs a cluster connects to one.
 //! Does not: read the clock or the environment. `main.rs` does.
 
-use super::aws_cli::AwsCli;
+use super::aws_cli::{AwsCli, AwsError};
 use super::show::Screen;
 use super::{UsageError, bounded};
 use futures::future::BoxFuture;
@@ -41,6 +41,14 @@ pub struct Reach {
     pub release: PathBuf,
 }
 
+impl Cluster {
+    /// For a command of a command: the connection is there.
+    pub(crate) fn as_connected(&self) -> Connect {
+        let cluster = self.clone();
+        Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone()))))
+    }
+}
+
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cluster({:?})", self.dynamo)
@@ -73,6 +81,16 @@ impl Context<'_> {
 
     pub(crate) async fn cluster(&self) -> anyhow::Result<Cluster> {
         (self.connect)().await
+    }
+
+    /// The cluster in AWS. One of `nodekeeper local` has no account and no stack.
+    pub(crate) async fn cluster_in_aws(&self) -> anyhow::Result<Cluster> {
+        let cluster = self.cluster().await?;
+        if cluster.reach.local.is_some() {
+            let why = "this is a cluster of `nodekeeper local`: `nodekeeper status` says whether it is well, and Ctrl-C ends it";
+            return Err(UsageError(why.into()).into());
+        }
+        Ok(cluster)
     }
 
     /// Asks the person on standard error. The answer is empty at the end of the input.
@@ -128,6 +146,7 @@ impl ErrorKind {
         let is_busy = |e: &DbError| matches!(e, DbError::Unreachable { .. } | DbError::Throttled { .. });
         let again = error.chain().any(|cause| {
             cause.is::<NoAnswer>()
+                || cause.downcast_ref().is_some_and(AwsError::is_busy)
                 || cause.downcast_ref().is_some_and(is_busy)
                 || matches!(cause.downcast_ref(), Some(WriteError::Contended | WriteError::Conflict(_)))
                 || matches!(cause.downcast_ref(), Some(WriteError::Db(e)) if is_busy(e))

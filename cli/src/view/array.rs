@@ -51,6 +51,11 @@ pub(crate) struct Alike {
     pub(crate) cause: String,
 }
 
+/// Whether a job ended so that what follows its success never runs.
+pub(crate) const fn is_bad(state: JobState) -> bool {
+    matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled)
+}
+
 /// The elements of these jobs, alike ones together: first those that failed, then the largest groups.
 pub(crate) fn alike(jobs: &[Job]) -> Vec<Alike> {
     let mut groups: BTreeMap<(JobState, String), Ranges> = BTreeMap::new();
@@ -80,7 +85,6 @@ pub(crate) fn alike(jobs: &[Job]) -> Vec<Alike> {
     }
     let groups = groups.into_iter().map(|((state, cause), elements)| Alike { elements, state, cause });
     let mut groups: Vec<Alike> = groups.collect();
-    let is_bad = |state| matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled);
     groups.sort_by_key(|group| (!is_bad(group.state), Reverse(group.elements.count())));
     groups
 }

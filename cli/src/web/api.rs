@@ -4,7 +4,7 @@
 
 use crate::console::show::without_nulls;
 use crate::view::status::counts;
-use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, folded, job_detail, node_detail};
+use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, folded, job_detail, node_detail, with};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
@@ -68,16 +68,8 @@ fn named<T: FromStr<Err: Display>>(path: Named) -> Result<T, ApiFailure> {
 
 /// The value with the time at which it was read.
 fn dated(at: Time, value: impl Serialize) -> ApiAnswer {
-    dated_with(at, value, [])
-}
-
-/// The value with the time at which it was read, and with more fields.
-fn dated_with<const N: usize>(at: Time, value: impl Serialize, more: [(&str, Value); N]) -> ApiAnswer {
-    let mut value = without_nulls(serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?);
-    if let Value::Object(fields) = &mut value {
-        fields.extend([("now", json!(at))].into_iter().chain(more).map(|(name, value)| (name.to_owned(), value)));
-    }
-    Ok(Json(value))
+    let value = without_nulls(serde_json::to_value(value).map_err(|e| wrong(e.to_string()))?);
+    Ok(Json(with(value, json!({ "now": at }))))
 }
 
 pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
@@ -116,7 +108,7 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let mut part = wanted.of_lines(rows, |row| row.summary.state.as_str(), folded);
     web.complete(&mut part.rows).await?;
-    dated_with(live.present.now, part, [("counts", json!(counts)), ("more", json!(more))])
+    dated(live.present.now, with(json!(part), json!({ "counts": counts, "more": more })))
 }
 
 pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
@@ -130,11 +122,8 @@ pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
 pub(super) async fn nodes(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let live = web.live().await?;
-    dated_with(
-        live.present.now,
-        wanted.of(live.nodes(), |row| text(row, "state")),
-        [("counts", json!(live.status.nodes))],
-    )
+    let part = wanted.of(live.nodes(), |row| text(row, "state"));
+    dated(live.present.now, with(json!(part), json!({ "counts": live.status.nodes })))
 }
 
 pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> ApiAnswer {

@@ -28,6 +28,7 @@ use runtime::env::FunctionNeeds;
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
 use runtime::observation::{Observation, ObserveError};
 use runtime::run::Run;
+use runtime::signs::Raised;
 use serde_json::Value;
 use std::time::Duration;
 use store::{Store, WriteError, transactions};
@@ -104,6 +105,10 @@ impl Controller for Scaling<'_> {
 
     async fn act(&self, run: Run<'_>, plan: &FleetPlan) -> Vec<ActionAnswer> {
         act::act(run, self.cloud, self.settings, plan).await
+    }
+
+    async fn dry_run(&self, run: Run<'_>) -> Vec<Raised> {
+        act::dry_run(run, self.cloud, self.settings).await
     }
 }
 

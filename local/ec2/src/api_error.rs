@@ -62,6 +62,12 @@ impl ApiError {
         Self::new("IdempotentParameterMismatch", message)
     }
 
+    /// The answer to a call with `DryRun` that would be carried out.
+    pub(crate) fn dry_run() -> Self {
+        let message = "Request would have succeeded, but DryRun flag is set.";
+        Self { status: 412, ..Self::new("DryRunOperation", message) }
+    }
+
     pub(crate) fn throttled() -> Self {
         Self { status: 503, ..Self::new("RequestLimitExceeded", "Request limit exceeded.") }
     }

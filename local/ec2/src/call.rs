@@ -2,6 +2,7 @@
 
 use model::{Span, Time};
 
+use crate::api_error::ApiError;
 use crate::instance::Ec2Instance;
 use crate::settings::Ec2Settings;
 use crate::wire::Params;
@@ -17,6 +18,11 @@ pub(crate) struct Ec2Call<'a> {
 }
 
 impl Ec2Call<'_> {
+    /// The error that ends a dry run. The caller has checked the request, and has changed nothing.
+    pub(crate) fn unless_dry_run(&self) -> Result<(), ApiError> {
+        if self.params.filled("DryRun") == Some("true") { Err(ApiError::dry_run()) } else { Ok(()) }
+    }
+
     /// EC2 is eventually consistent: a new instance is not known everywhere at once
     /// ("Eventual consistency in the Amazon EC2 API", EC2 Developer Guide).
     pub(crate) fn is_listed(&self, instance: &Ec2Instance) -> bool {

@@ -148,7 +148,7 @@ const CODES: &[(Meaning, &str)] = &[
         (Wrong, Request),
         "InvalidAction InvalidCharacter InvalidClientToken InvalidQueryParameter MalformedQueryString MissingAction \
          MissingInput MissingParameter InvalidUserData.Malformed InvalidTagKey.Malformed InvalidID \
-         TagLimitExceeded RequestEntityTooLarge DryRunOperation",
+         TagLimitExceeded RequestEntityTooLarge",
     ),
     // `IdempotentParameterMismatch` means that another run used this client token with other parameters. This is not a
     // refusal: the call of the other run may have launched an instance. `IdempotentInstanceTerminated`: it has, and the instance is gone.

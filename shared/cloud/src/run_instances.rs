@@ -4,7 +4,7 @@
 //! Does not: try another way.
 //! Source: EC2 API reference, "RunInstances".
 
-use crate::launch::{Template, failed, one_call, tags, user_data};
+use crate::launch::{Template, answer_of, one_call, tags, user_data};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{
     CapacityReservationSpecification, CapacityReservationTarget, Instance, InstanceMarketOptionsRequest, InstanceType,
@@ -28,6 +28,7 @@ pub(crate) async fn launch(
     let call = client
         .run_instances()
         .client_token(client_token)
+        .set_dry_run(request.is_dry_run.then_some(true))
         .launch_template(template.build())
         .instance_type(InstanceType::from(way.instance_type.as_str()))
         .set_subnet_id(way.subnet_id.clone())
@@ -37,7 +38,8 @@ pub(crate) async fn launch(
         .tag_specifications(tags(request))
         .min_count(number(request.least))
         .max_count(number(request.count));
-    let answer = call.customize().config_override(one_call()).send().await.map_err(|e| match failed(way, &e) {
+    let sent = call.customize().config_override(one_call()).send().await;
+    let answer = answer_of(way, sent).map_err(|error| match error {
         // There is no simpler call than this one.
         LaunchError::Refused(mut refusal) if refusal.reach == Reach::Fleet => {
             refusal.reach = Reach::Request;
@@ -53,7 +55,8 @@ pub(crate) async fn launch(
             zone: instance.placement().and_then(|place| place.availability_zone()).map(str::to_owned),
         })
     };
-    Ok(LaunchAnswer { instances: answer.instances().iter().filter_map(launched).collect(), ..LaunchAnswer::default() })
+    let instances = answer.iter().flat_map(|answer| answer.instances()).filter_map(launched).collect();
+    Ok(LaunchAnswer { instances, ..LaunchAnswer::default() })
 }
 
 fn market(way: &Offering) -> Option<InstanceMarketOptionsRequest> {

@@ -6,6 +6,7 @@
 use crate::clock::RunClock;
 use crate::http::{MAX_LIST_BYTES, bytes_in_answer, first_part};
 use crate::observation::ObservedCounts;
+use crate::signs::Raised;
 use model::action::PlanRow;
 use model::control::Tally;
 use model::{ActionName, CloudError, Describe, Explanation, LaunchError, NotPossible, Plan, Time};
@@ -137,6 +138,9 @@ pub struct RunAnswer {
     /// What the run did not do, and why. Only poll-and-scale says this.
     #[serde(flatten)]
     pub explained: Explanation,
+    /// What was refused in a dry run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Raised>,
     #[serde(skip)]
     pub ran: Ran,
     /// How many nodes are wanted and not ready. Only poll-and-scale says this.
@@ -149,6 +153,12 @@ pub struct RunAnswer {
 
 pub fn count(actions: &[ActionAnswer], outcome: ActionOutcome) -> usize {
     actions.iter().filter(|a| a.outcome == outcome).count()
+}
+
+/// How many orphans a run terminates.
+pub fn terminated(answers: &[ActionAnswer]) -> u64 {
+    let is = |a: &&ActionAnswer| a.action == ActionName::TerminateOrphan && a.outcome != ActionOutcome::Conflict;
+    answers.iter().filter(is).count() as u64
 }
 
 pub fn tally(actions: &[ActionAnswer]) -> Tally {
@@ -180,6 +190,7 @@ impl RunAnswer {
             left_for_next_run,
             duration_ms: clock.elapsed().as_ms(),
             explained: Explanation::default(),
+            refused: Vec::new(),
             ran,
             unready: 0,
             wrong: Vec::new(),

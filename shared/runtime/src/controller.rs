@@ -7,7 +7,7 @@ use crate::answer::{ActionAnswer, Ran, RunAnswer};
 use crate::clock::RunClock;
 use crate::observation::{Observation, ObserveError, ObservedCounts};
 use crate::run::Run;
-use crate::signs::{self, Facts};
+use crate::signs::{self, Facts, Raised};
 use crate::watchdog;
 use async_trait::async_trait;
 use model::{Describe, Function, Plan, Time};
@@ -31,6 +31,11 @@ pub trait Controller: Sync {
     async fn observe(&self, now: Time, clock: RunClock) -> Result<Observation, ObserveError>;
 
     async fn act(&self, run: Run<'_>, plan: &Plan<Self::Action>) -> Vec<ActionAnswer>;
+
+    /// What would keep the actions of any run from success, as far as that can be asked without changing anything.
+    async fn dry_run(&self, _run: Run<'_>) -> Vec<Raised> {
+        Vec::new()
+    }
 }
 
 /// One run, started by the schedule, an event or a person. With `"dry_run": true` it only says what it would do.
@@ -63,11 +68,12 @@ async fn run<C: Controller>(
     let plan = C::PLAN(&seen, now);
     let wrong = signs::wrong(C::FUNCTION, &Facts::of_run(C::FUNCTION, &seen, &plan, now));
     let (explained, unready) = (plan.explained.clone(), plan.unready);
-    let actions = if ran == Ran::Whole {
-        controller.act(Run::new(C::FUNCTION, store, &seen, clock), &plan).await
+    let run = Run::new(C::FUNCTION, store, &seen, clock);
+    let (actions, refused) = if ran == Ran::Whole {
+        (controller.act(run, &plan).await, Vec::new())
     } else {
-        ActionAnswer::of_dry_run(&plan)
+        (ActionAnswer::of_dry_run(&plan), controller.dry_run(run).await)
     };
     let answer = RunAnswer::new(C::FUNCTION.name, seen.observed_at, seen.counts(), actions, &clock, ran);
-    Ok(RunAnswer { explained, unready, wrong, ..answer })
+    Ok(RunAnswer { explained, refused, unready, wrong, ..answer })
 }

@@ -11,7 +11,7 @@
 //! Source: Arvados #8236, carried over from a server to functions: Lambda ends a function that hangs, so a
 //! run must stop in time and say what it left.
 
-use crate::answer::{ActError, ActionAnswer, ActionOutcome, ActionResult, tally};
+use crate::answer::{ActError, ActionAnswer, ActionOutcome, ActionResult, tally, terminated};
 use crate::clock::RunClock;
 use crate::observation::Observation;
 use crate::record_locks::RecordLocks;
@@ -279,7 +279,7 @@ impl<'a> Run<'a> {
         let before = self.observed.control.runs.get(name);
         let after = RunRow::after(name, before, self.observed.observed_at, self.clock.elapsed(), tally(answers));
         let in_use = (self.function == POLL_AND_SCALE).then(|| self.observed.in_use() as u64).or(after.in_use);
-        let list = listing::note(self.function, self.observed, listing::terminated(answers), self.now());
+        let list = listing::note(self.function, self.observed, terminated(answers), self.now());
         self.store.write_run(before, &after.with(RunNote { in_use, list, ..after.entry.clone() })).await;
     }
 }

@@ -253,15 +253,36 @@ async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_ser
     assert_eq!(ended(), ids[1..]);
 }
 
+/// It also asks EC2 for one node of each size by both launch calls, and says what EC2 refuses.
 #[tokio::test]
-async fn a_dry_run_writes_nothing() {
+async fn a_dry_run_changes_nothing_and_names_what_ec2_refuses() {
     let world = World::new().await;
     world.submit(job(&["one"])).await;
     let before = tables(&world).await;
-    let input = json!({"dry_run": true});
-    let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &input, world.clock()).await.unwrap();
-    assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [(ActionName::Launch, false)]);
-    assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before, 0, 0));
+    let subnet = "You are not authorized: ec2:RunInstances on resource: arn:aws:ec2:eu-west-1:1:subnet/subnet-a";
+    for (action, code, message, refused) in [
+        ("none", "", "", None),
+        ("CreateFleet", "UnauthorizedOperation", "no", Some("EC2 refuses every launch|the role, the credentials")),
+        ("CreateFleet", "UnknownParameter", "no", Some("EC2 does not take a launch call of several ways|")),
+        (
+            "RunInstances",
+            "UnauthorizedOperation",
+            subnet,
+            Some("EC2 refuses launches with|what poll-and-scale may use"),
+        ),
+        ("RunInstances", "InvalidAMIID.NotFound", "no", Some("launch template|the launch template")),
+    ] {
+        let fail = json!({"fail": [{"action": action, "code": code, "status": 403, "message": message, "times": 9}]});
+        world.ec2.set_faults(serde_json::from_value(fail).unwrap());
+        let input = json!({"dry_run": true});
+        let run = poll_and_scale::tick(&world.store, &*world.cloud, &world.settings, &input, world.clock());
+        let run = run.await.unwrap();
+        assert_eq!(run.actions.iter().map(|a| (a.action, a.done)).collect::<Vec<_>>(), [(ActionName::Launch, false)]);
+        let says = run.refused.iter().map(|it| format!("{}|{}", it.text, it.to_do)).collect::<Vec<_>>().join("\n");
+        let names = |part: &str| says.contains(part) && says.contains(code);
+        assert!(refused.map_or(says.is_empty(), |parts| parts.split('|').all(names)), "{refused:?}: {says}");
+        assert_eq!((tables(&world).await, world.switch.calls(), world.ec2.instances().len()), (before.clone(), 0, 0));
+    }
 }
 
 /// The same call comes twice, and leases became shorter in between. The lease still covers the time at which the node

@@ -9,7 +9,7 @@
 
 use crate::second_opinions::root;
 use crate::simulation::world;
-use crate::world::raw::{Item, Raw, item};
+use crate::world::raw::{Item, Raw, item, n, s};
 use crate::world::{World, job, lonely_job, patient_policy};
 use model::functions::{CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, POLL_AND_SCALE};
 use model::{FailurePolicy, Intent, JobSpec, Needs};
@@ -49,6 +49,11 @@ const RARE: &[(&str, &str, &str)] = &[
         "clean-stale-records",
         "dynamodb:ConditionCheckItem jobs",
         "permissions::a_lost_row_needs_only_what_the_roles_allow",
+    ),
+    (
+        "clean-stale-records",
+        "dynamodb:GetItem control",
+        "permissions::a_catalogue_that_cannot_be_read_is_replaced_as_the_roles_allow",
     ),
     // A handle that was due before its alloc ended, and that an operator keeps or whose alloc failed.
     ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
@@ -223,4 +228,16 @@ async fn a_lost_row_needs_only_what_the_roles_allow() {
     for function in [HEARTBEAT_INGEST, CLEAN_STALE_RECORDS, POLL_AND_SCALE] {
         assert!(made[function.name].contains("dynamodb:ConditionCheckItem jobs"), "{}", function.name);
     }
+}
+
+#[tokio::test]
+async fn a_catalogue_that_cannot_be_read_is_replaced_as_the_roles_allow() {
+    let world = World::new().await;
+    let unreadable = [("key", s("catalogue")), ("version", n(1)), ("document", n(1))];
+    Raw::of(&world).put("control", &item(&unreadable)).await;
+    world.clean().await;
+    assert!(world.look.control().await.unwrap().catalogue.is_some());
+    let (made, (_, listed)) = (world.switch.made(), listed());
+    let (made, listed) = (&made[CLEAN_STALE_RECORDS.name], &listed[CLEAN_STALE_RECORDS.name]);
+    assert!(made.contains("dynamodb:GetItem control") && made.is_subset(listed), "{made:?}");
 }

@@ -170,7 +170,10 @@ impl Cloud for Switched<dyn Cloud> {
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError> {
         let result = self.inner.launch(request, client_token).await;
         let call = if request.call == LaunchCall::Fleet { "CreateFleet" } else { "RunInstances" };
-        self.switch.called(call.into()).await;
+        // A dry run changes nothing.
+        if !request.is_dry_run {
+            self.switch.called(call.into()).await;
+        }
         result
     }
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError> {

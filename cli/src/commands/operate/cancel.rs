@@ -5,22 +5,18 @@
 //! stop the others.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
-use crate::changes::operate::retention;
-use crate::changes::{cancel, cancelled_line};
+use crate::changes::{JobChange, change_each};
 use crate::commands::filter::JobFilter;
-use crate::console::show::{self, Rows, or_blank, when};
+use crate::console::show::{self, Rows, or_blank, several, when};
 use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
 use crate::view::find::{Finder, short};
 use anyhow::{bail, ensure};
 use clap::Args;
-use futures::stream::{self, StreamExt};
-use model::{JobId, JobState, JobSummary};
+use futures::StreamExt;
+use model::{Job, JobId, JobState, JobSummary};
 use std::collections::BTreeSet;
 use store::WaitingJobs;
-use store::transactions::JOBS_TOGETHER;
 
-/// How many transactions run at the same time.
-const AT_ONCE: usize = 8;
 /// How many jobs are listed before the question.
 const LISTED: usize = 20;
 
@@ -55,7 +51,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         bail!(UsageError(message.to_owned()));
     }
     let cluster = context.cluster().await?;
-    let keep = retention(&cluster).await?;
+    let how = JobChange::cancel(&cluster).await?;
     let (ids, mut all) = if is_named {
         named(context, &cluster, &args.jobs).await?
     } else {
@@ -64,9 +60,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     };
     let clock = std::sync::Arc::clone(&context.clock);
     // The order is that in which they were given, or that of the queue.
-    let chunks = ids.chunks(JOBS_TOGETHER);
-    let cancelling: Vec<_> = chunks.map(|ids| cancel(&cluster, ids, keep, &clock)).collect();
-    let mut cancelled = stream::iter(cancelling).buffered(AT_ONCE).flat_map(stream::iter);
+    let mut cancelled = change_each(&cluster, &ids, &how, &clock);
     while let Some((id, result)) = cancelled.next().await {
         match result {
             Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
@@ -86,6 +80,14 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
         }
     }
     Ok(Exit::done_if(all))
+}
+
+fn cancelled_line(job: &Job) -> String {
+    let stopping = match job.summary.allocs.len() {
+        0 => String::new(),
+        n => format!(": {} will stop in the next run", several(n, "live alloc")),
+    };
+    format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
 /// The jobs with these ids or names, and whether every one was found.

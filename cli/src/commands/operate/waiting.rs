@@ -5,20 +5,16 @@
 //! Does not: stop what runs. `cancel` does.
 
 use crate::changes::operate::{accepting, retention};
-use crate::changes::{JobChange, change};
+use crate::changes::{JobChange, change_each};
 use crate::commands::submit;
 use crate::commands::submit::rerun::OptionChanges;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
 use crate::view::array::States;
 use crate::view::find::Finder;
-use clap::{ArgMatches, Args, FromArgMatches};
-use futures::stream::{self, StreamExt};
+use clap::Args;
+use futures::StreamExt;
 use model::{ActionName, Job, JobId, JobState, Pause, Time};
 use std::collections::BTreeMap;
-use store::transactions::{JOBS_TOGETHER, Retention};
-
-/// How many transactions run at the same time.
-const AT_ONCE: usize = 8;
 
 /// The fields that can be changed: none of them changes what the job runs.
 const CHANGEABLE: &str = "priority vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require \
@@ -26,6 +22,11 @@ const CHANGEABLE: &str = "priority vcpus memory_mib scratch_gib gpus instance_ty
 
 fn is_changeable(field: &str) -> bool {
     CHANGEABLE.split(' ').any(|one| one == field)
+}
+
+/// Whether the help of `change` has this option. The others are read, so that the error says what they are.
+fn is_shown(id: &str) -> bool {
+    is_changeable(id) || ["job", "json"].contains(&id)
 }
 
 /// `pause` and `continue`
@@ -41,52 +42,15 @@ pub struct PauseArgs {
 
 /// `change`
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(|arg| if is_shown(arg.get_id().as_str()) { arg } else { arg.hide(true) }))]
 pub struct ChangeArgs {
     /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
     job: String,
     #[command(flatten)]
-    changes: ChangeOptions,
+    changes: OptionChanges,
     /// Print the changed jobs as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The options that change a job which waits.
-#[derive(Clone, Debug)]
-struct ChangeOptions(OptionChanges);
-
-impl FromArgMatches for ChangeOptions {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let changes = OptionChanges::from_arg_matches(matches)?;
-        let refused = |what: String| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("{what}\n"));
-        if let Some(other) = changes.given.iter().find(|id| !is_changeable(id)) {
-            return Err(refused(format!(
-                "the {other} of a job stays: cancel it, and submit it once more with `nodekeeper rerun`"
-            )));
-        }
-        if changes.given.is_empty() {
-            return Err(refused("say what changes, such as --priority 900 or --memory 8G".to_owned()));
-        }
-        Ok(Self(changes))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Args for ChangeOptions {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let others = OptionChanges::augment_args(clap::Command::new("others"));
-        let is_other = |id: &str| !is_changeable(id) && others.get_arguments().any(|other| other.get_id() == id);
-        OptionChanges::augment_args(command)
-            .mut_args(|arg| if is_other(arg.get_id().as_str()) { arg.hide(true) } else { arg })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
 }
 
 /// The words of a command about jobs that wait.
@@ -103,13 +67,13 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
         Pause::Ends => (ActionName::Continue, PauseWords { participle: "continued", already: "was not paused" }),
     };
     let after = |job: &Job, _| job.pause(pause);
-    let how = JobChange { action, details: "", after: &after };
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
+    let how = JobChange { action, details: String::new(), keep, after: Box::new(after) };
     let (mut done, mut jobs) = (true, Vec::new());
     for given in &args.jobs {
         let changed = match Finder::new(&cluster).jobs(given).await {
-            Ok(ids) => change_all(context, &cluster, &ids, &how, keep).await,
+            Ok(ids) => change_all(context, &cluster, &ids, &how).await,
             Err(e) => {
                 done = false;
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
@@ -126,8 +90,15 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
 }
 
 pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) -> anyhow::Result<Exit> {
-    let (cluster, now, changes) = (context.cluster().await?, context.now(), &args.changes.0);
-    let keep = retention(&cluster).await?;
+    let (now, changes) = (context.now(), &args.changes);
+    if let Some(other) = changes.given.iter().find(|id| !is_changeable(id)) {
+        let why = format!("the {other} of a job stays: cancel it, and submit it once more with `nodekeeper rerun`");
+        return Err(UsageError(why).into());
+    }
+    if changes.given.is_empty() {
+        return Err(UsageError("say what changes, such as --priority 900 or --memory 8G".to_owned()).into());
+    }
+    let cluster = context.cluster().await?;
     let ids = Finder::new(&cluster).jobs(&args.job).await?;
     let mut waiting = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
     waiting.retain(|job| job.summary.state == JobState::Queued);
@@ -140,8 +111,10 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
     accepting(&cluster, &specs).await?;
     let details: Vec<String> = changes.fields.iter().map(|(field, value)| format!("{field} = {value}")).collect();
     let after = |job: &Job, now: Time| job.changed(changes.spec(job, &BTreeMap::new()).ok()?, now).ok()?;
-    let how = JobChange { action: ActionName::Change, details: &format!(": {}", details.join(", ")), after: &after };
-    let changed = change_all(context, &cluster, &ids, &how, keep).await;
+    let details = format!(": {}", details.join(", "));
+    let keep = retention(&cluster).await?;
+    let how = JobChange { action: ActionName::Change, details, keep, after: Box::new(after) };
+    let changed = change_all(context, &cluster, &ids, &how).await;
     let words = PauseWords { participle: "changed", already: "is like that already" };
     let done = changed.print(context, &args.job, &words, args.json)?;
     if args.json {
@@ -158,16 +131,8 @@ struct ChangeOutcome {
     errors: Vec<(JobId, anyhow::Error)>,
 }
 
-async fn change_all(
-    context: &Context<'_>,
-    cluster: &Cluster,
-    ids: &[JobId],
-    how: &JobChange<'_>,
-    keep: Retention,
-) -> ChangeOutcome {
-    let clock = &context.clock;
-    let parts: Vec<_> = ids.chunks(JOBS_TOGETHER).map(|ids| change(cluster, ids, how, keep, clock)).collect();
-    let mut changed = stream::iter(parts).buffered(AT_ONCE).flat_map(stream::iter);
+async fn change_all(context: &Context<'_>, cluster: &Cluster, ids: &[JobId], how: &JobChange<'_>) -> ChangeOutcome {
+    let mut changed = change_each(cluster, ids, how, &context.clock);
     let mut outcome = ChangeOutcome { jobs: Vec::new(), others: Vec::new(), errors: Vec::new() };
     while let Some((id, result)) = changed.next().await {
         match result {

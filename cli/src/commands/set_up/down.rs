@@ -7,7 +7,7 @@ use super::stack::{ClusterStack, delete};
 use super::teardown::{self, TeardownArgs};
 use super::up;
 use crate::console::aws_cli::AwsError;
-use crate::console::{Context, Exit, UsageError};
+use crate::console::{Context, Exit};
 use clap::Args;
 use serde_json::Value;
 use store::TABLES;
@@ -22,10 +22,7 @@ pub struct DownArgs {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::Result<Exit> {
-    let cluster = context.cluster().await?;
-    if cluster.reach.local.is_some() {
-        return Err(UsageError("this is a cluster of `nodekeeper local`: Ctrl-C ends it".into()).into());
-    }
+    let cluster = context.cluster_in_aws().await?;
     let (aws, name) = (&cluster.reach.aws, &args.teardown.confirm);
     // Without tables there is nothing to let go: an earlier `down` was stopped after them.
     let stack = ClusterStack::read(aws, name).await?;

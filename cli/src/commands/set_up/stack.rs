@@ -3,7 +3,7 @@
 //! Guarantees: a stack that is not of this cluster is never changed. A failure gives the first reason that CloudFormation gives.
 //! Does not: undo anything. CloudFormation rolls back.
 
-use crate::console::aws_cli::{AwsCli, AwsError, list, text};
+use crate::console::aws_cli::{AwsCli, AwsError, cure, list, text};
 use crate::console::show::several;
 use crate::console::{Context, NoAnswer};
 use anyhow::{Context as _, bail};
@@ -15,17 +15,13 @@ use std::time::Duration;
 /// The time between two looks at what CloudFormation does.
 const PERIOD: Duration = Duration::from_secs(4);
 
-/// What happened to resources, and what to do about it.
-const CURES: &[(&str, &str)] = &[
+/// What CloudFormation says of a resource, and what to do about it. `aws_cli` knows what every service says.
+const CURES: [(&str, &str); 2] = [
     (
         "already exists",
         "it is left from an earlier cluster of this name, and may hold data: choose another name, or delete it \
          (docs/operate.md#left)",
     ),
-    ("not authorized", "whoever manages the account must allow it, or give another profile (AWS_PROFILE)"),
-    ("AccessDenied", "whoever manages the account must allow it, or give another profile (AWS_PROFILE)"),
-    ("UnreservedConcurrentExecution", "the account has too few: give --parameter UrlConcurrency=0"),
-    ("default VPC", "the account has no default network: give --parameter MakeNetwork=true, or --subnets"),
     ("imit", "a quota of the account is used up: ask for more in the console (Service Quotas)"),
 ];
 
@@ -125,8 +121,8 @@ impl<'a> StackProgress<'a> {
             }
             let reason = text(event, "/ResourceStatusReason");
             if status.ends_with("_FAILED") && !reason.contains("cancelled") {
-                let cure = CURES.iter().find(|(text, _)| reason.contains(text));
-                let cure = cure.map_or(String::new(), |(_, cure)| format!("; {cure}"));
+                let own = CURES.iter().find(|(text, _)| reason.contains(text));
+                let cure = own.map_or_else(|| cure(reason), |(_, cure)| format!("; {cure}"));
                 self.failed.get_or_insert_with(|| format!("{resource}: {reason}{cure}"));
             } else if status.ends_with("_COMPLETE") {
                 self.ready += 1;

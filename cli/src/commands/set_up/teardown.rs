@@ -9,13 +9,14 @@
 //! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retention};
-use crate::changes::{cancel, change_intent};
+use crate::changes::operate::{BY_OPERATOR, record_event};
+use crate::changes::{JobChange, change_each, change_intent};
 use crate::console::show::{self, several};
 use crate::console::{Cluster, Context, Exit, UsageError, WallClock};
 use crate::view::status::{counts, none_or};
 use anyhow::Context as _;
 use clap::Args;
+use futures::StreamExt;
 use model::control::PolicyRow;
 use model::{
     ActionName, ClusterName, Instance, InstanceState, Intent, JobId, NodeRecord, NodeState, Span, Subject, Time,
@@ -23,7 +24,6 @@ use model::{
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::Listed;
-use store::transactions::JOBS_TOGETHER;
 
 /// The time between two looks.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -82,17 +82,15 @@ const CANCELLED_TOGETHER: usize = 10_000;
 
 /// Cancels the jobs that have not ended: of a long queue the first ones, and the next look cancels more.
 async fn cancel_all(cluster: &Cluster, clock: &WallClock) -> anyhow::Result<usize> {
-    let keep = retention(cluster).await?;
+    let how = JobChange::cancel(cluster).await?;
     let jobs = cluster.store.queue_listed(CANCELLED_TOGETHER).await?.jobs;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.job_id).collect();
-    let mut cancelled = 0;
-    for ids in ids.chunks(JOBS_TOGETHER) {
-        for (_, job) in cancel(cluster, ids, keep, clock).await {
-            match job {
-                Ok(job) => cancelled += usize::from(job.is_ok()),
-                // A person must correct this row. The other jobs are cancelled.
-                Err(error) => tracing::warn!("{error:#}"),
-            }
+    let (mut changed, mut cancelled) = (change_each(cluster, &ids, &how, clock), 0);
+    while let Some((_, job)) = changed.next().await {
+        match job {
+            Ok(job) => cancelled += usize::from(job.is_ok()),
+            // A person must correct this row. The other jobs are cancelled.
+            Err(error) => tracing::warn!("{error:#}"),
         }
     }
     Ok(cancelled)

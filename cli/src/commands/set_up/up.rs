@@ -13,11 +13,12 @@ use super::network::Network;
 use super::policy;
 use super::release::ReleaseFiles;
 use super::stack::{ClusterStack, Deploying, delete, deploy};
+use crate::commands::batch::arguments;
 use crate::commands::submit::run::{self, RunArgs};
 use crate::console::aws_cli::{AwsCli, AwsError, text};
-use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
+use crate::console::{Cluster, Context, Exit, is_yes};
 use anyhow::{Context as _, bail};
-use clap::{Args, Parser};
+use clap::Args;
 use model::policy::AgentFile;
 use model::{ClusterName, Policy};
 use serde_json::Value;
@@ -55,10 +56,7 @@ pub struct UpArgs {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Result<Exit> {
-    let cluster = context.cluster().await?;
-    if cluster.reach.local.is_some() {
-        return Err(UsageError("this is a cluster of `nodekeeper local`, which needs no `up`".into()).into());
-    }
+    let cluster = context.cluster_in_aws().await?;
     let aws = &cluster.reach.aws;
     let release = ReleaseFiles::in_directory(args.release.as_deref().unwrap_or(&cluster.reach.release))?;
     let account = account(aws).await?;
@@ -86,6 +84,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Res
     // With a role of your own the stack makes no bucket for agents.
     let bucket = stack.output("AgentBucket").unwrap_or(&bucket);
     let agents = upload(context, aws, &release, bucket).await.with_context(|| again("the upload of the agents"))?;
+    if let Some(role) = &args.node_role {
+        writeln!(context.err, "{role} must allow s3:GetObject in the bucket {bucket}, where nodes fetch the agent")?;
+    }
     let first = PolicyPlaces { stack: &stack, network: network.as_ref(), agents: &agents, bucket };
     store_policy(context, args, &cluster, &first).await.with_context(|| again("the policy"))
 }
@@ -260,17 +261,10 @@ impl PolicyPlaces<'_> {
     }
 }
 
-/// The command line of the first job.
-#[derive(Parser)]
-struct FirstJob {
-    #[command(flatten)]
-    run: RunArgs,
-}
-
 async fn first_job(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Result<Exit> {
     writeln!(context.err, "the first job: nodekeeper run --name hello -- echo hello")?;
-    let job = FirstJob::try_parse_from(["run", "--name", "hello", "--", "echo", "hello"])?;
-    let exit = run::run(context, &job.run).await?;
+    let job: RunArgs = arguments(&["--name", "hello", "--", "echo", "hello"])?;
+    let exit = run::run(context, &job).await?;
     if exit == Exit::Done {
         writeln!(
             context.err,

@@ -51,9 +51,8 @@ pub struct IntentArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct DrainArgs {
-    /// The slots' numbers, or the ids of their nodes or instances, or parts of them
-    #[arg(value_name = "NODE", required = true)]
-    slots: Vec<String>,
+    #[command(flatten)]
+    nodes: IntentArgs,
     /// Stop what still runs there in time, so that the node is empty by then: 30m, or a time. By default every job runs to its end
     #[arg(long, value_name = "WHEN")]
     by: Option<Moment>,
@@ -192,7 +191,7 @@ pub(crate) async fn drain(context: &mut Context<'_>, args: &DrainArgs) -> anyhow
             format!("--by {over}: that time is over: leave --by out, or say --by 0s to stop what runs there now");
         bail!(UsageError(message));
     }
-    intend(context, &args.slots, Intent::Drain, by).await
+    intend(context, &args.nodes.slots, Intent::Drain, by).await
 }
 
 /// Until when a node is drained, and when what runs there is told to stop: poll-and-scale does it in its last run before the time

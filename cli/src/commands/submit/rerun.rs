@@ -9,6 +9,7 @@ use super::submission::{Begin, GivenParts, Keyed, submit_once};
 use super::{JobOptions, all_of, id_like, submitted};
 use crate::changes::operate::accepting;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
+use crate::view::array::is_bad;
 use crate::view::find::{Finder, Meant};
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
@@ -209,9 +210,4 @@ fn following(mut spec: JobSpec, ids: &BTreeMap<JobId, JobId>) -> JobSpec {
         }
     }
     spec
-}
-
-/// Whether a job ended so that what follows its success never runs.
-const fn is_bad(state: JobState) -> bool {
-    matches!(state, JobState::Failed | JobState::Rejected | JobState::Cancelled)
 }

@@ -7,8 +7,7 @@
 
 use super::followed::AfterEach;
 use super::input;
-use crate::changes::cancel;
-use crate::changes::operate::retention;
+use crate::changes::{JobChange, change_each};
 use crate::commands::output::follow::{Follower, Verbosity, end_of, last_allocs};
 use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
@@ -18,6 +17,7 @@ use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_closed, is_
 use crate::view::find::short;
 use anyhow::Context as _;
 use clap::Args;
+use futures::StreamExt;
 use model::{EndCause, Job, JobId, JobSpec, JobState};
 use std::collections::BTreeSet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -190,10 +190,9 @@ async fn follow(
                 Heard::Line(answer) if is_asked => {
                     is_asked = false;
                     if is_yes(&answer) {
-                        let keep = retention(cluster).await?;
-                        for (_, cancelled) in cancel(cluster, &[id], keep, &context.clock).await {
-                            _ = cancelled?;
-                        }
+                        let how = JobChange::cancel(cluster).await?;
+                        let cancelled = change_each(cluster, &[id], &how, &context.clock).next().await;
+                        cancelled.map_or(Ok(()), |(_, job)| job.map(drop))?;
                     } else {
                         writeln!(context.err, "job {} goes on", short(id))?;
                     }

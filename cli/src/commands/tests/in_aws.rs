@@ -1,16 +1,17 @@
 //! `up`, `down` and `doctor` with an AWS CLI that answers what a test says.
 
 use super::*;
-use crate::console::AwsCli;
+use crate::console::{AwsCli, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
 /// Answers with the file of its first two arguments, and fails with the file of the same name and `.err`. A file that ends in
-/// `.once` counts once. It notes each call.
+/// `.once` counts once. It notes each call. A function answers into the file that its call names.
 const AWS: &str = r#"#!/bin/sh
 cd "$(dirname "$0")/answers" || exit 9
 echo "$*" >>../calls
+if [ "$2" = invoke ]; then cp function-answer "$7"; fi
 for name in "$1-$2.once" "$1-$2"; do
   if [ -e "$name.err" ]; then cat "$name.err" >&2; case "$name" in *.once) rm "$name.err" ;; esac; exit 254; fi
   if [ -e "$name" ]; then cat "$name"; case "$name" in *.once) rm "$name" ;; esac; exit 0; fi
@@ -48,6 +49,12 @@ const ACCOUNT: &[(&str, &str)] = &[
     ),
     ("s3api-head-object", r#"{"LastModified": "1970-01-01T00:00:00+00:00"}"#),
     ("ssm-get-parameter", r#"{"Parameter": {"Value": "ami-1"}}"#),
+    (
+        "ec2-describe-launch-template-versions",
+        r#"{"LaunchTemplateVersions": [{"LaunchTemplateData": {"ImageId": "ami-1"}}]}"#,
+    ),
+    ("ec2-describe-images", r#"{"Images": [{"Architecture": "x86_64"}]}"#),
+    ("function-answer", r#"{"actions": []}"#),
 ];
 
 struct Account {
@@ -240,6 +247,9 @@ async fn each_failure_of_up_says_why_and_how_to_go_on() {
         assert!(!Path::new(&account.policy()).exists());
     }
     let account = Account::new(true).await;
+    account.answers("s3api-create-bucket.once.err", "Could not connect to the endpoint URL: \"x\"");
+    let error = account.up("", &["--yes"]).await.result.unwrap_err();
+    assert_eq!(ErrorKind::of(&error).exit_code(), 75, "{error:#}");
     std::fs::write(account.dir.path().join("SHA256SUMS"), format!("{}  nodekeeper-agent-x86_64\n", "0".repeat(64)))
         .unwrap();
     assert!(account.up("", &["--yes"]).await.error().contains("is not the file that SHA256SUMS names"));
@@ -264,8 +274,8 @@ async fn what_a_failed_first_deployment_left_is_deleted_before_the_next_one() {
     }
 }
 
-#[tokio::test]
-async fn doctor_finds_each_planted_failure_and_says_its_cure() {
+/// An account with a cluster and a policy.
+async fn with_policy() -> Account {
     let account = Account::new(true).await;
     let line = [
         "policy",
@@ -278,19 +288,32 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
         ),
     ];
     account.world.run(&line).await.result.unwrap();
-    let doctor = async || {
-        let out = account.world.run(&["doctor", "test"]).await.out;
-        out.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let out = doctor().await;
+    account
+}
+
+async fn doctor(account: &Account) -> String {
+    let out = account.world.run(&["doctor", "test"]).await.out;
+    out.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn doctor_says_what_is_well() {
+    let out = doctor(&with_policy().await).await;
     for line in [
         "ok credentials arn:aws:iam",
         "ok subnets in eu-1a, eu-1b, each with a way out",
-        "ok agent",
+        "ok agent s3://b/a is there since 1970",
+        "ok image ami-1 of the launch template nodekeeper is for x86_64",
         "ok run poll-and-scale can read",
+        "ok launch EC2 would launch a node of each size",
     ] {
         assert!(out.contains(line), "{line}: {out}");
     }
+}
+
+#[tokio::test]
+async fn doctor_finds_each_planted_failure_and_says_its_cure() {
+    let account = with_policy().await;
     let refused = |code: &str| format!("An error occurred ({code}) when calling the X operation: no");
     let (missing, denied, none) = (refused("404"), refused("AccessDeniedException"), refused("NoSuchEntity"));
     let no_way = ROUTES.replace("0.0.0.0/0", "10.0.0.0/8");
@@ -319,6 +342,23 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
         ("ec2-describe-route-tables", &no_way, "WRONG subnets subnet-0a: its route table has no way to the internet"),
         ("s3api-head-object.err", &missing, "WRONG agent s3://b/a is not there"),
         (
+            "ec2-describe-images",
+            r#"{"Images": [{"Architecture": "arm64"}]}"#,
+            "WRONG image ami-1 of the launch template nodekeeper is for arm64|sizes of x86_64 need another",
+        ),
+        ("ec2-describe-launch-template-versions.err", &denied, "look image not known"),
+        (
+            "function-answer",
+            r#"{"refused": [{"what": "launch", "level": "wrong", "text": "EC2 refuses it", "to_do": "correct it"},
+                {"what": "launch", "level": "look", "text": "EC2 throttles"}]}"#,
+            "WRONG launch EC2 refuses it: correct it|look launch EC2 throttles",
+        ),
+        (
+            "sts-get-caller-identity.err",
+            "An error occurred (SignatureDoesNotMatch) when calling the X operation: Signature expired: now is later",
+            "WRONG credentials|set the clock of this machine",
+        ),
+        (
             "sns-list-subscriptions-by-topic",
             r#"{"Subscriptions": []}"#,
             "look alarms nobody gets them|aws sns subscribe",
@@ -334,7 +374,7 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
             "WRONG stack test in the state ROLLBACK_COMPLETE|makes it anew",
         ),
         ("cloudformation-describe-stacks.err", NO_STACK, "look stack there is none yet: nodekeeper up test"),
-        ("lambda-invoke", r#"{"StatusCode": 200, "FunctionError": "Unhandled"}"#, "WRONG run"),
+        ("lambda-invoke", r#"{"StatusCode": 200, "FunctionError": "Unhandled"}"#, "WRONG run|see its log"),
         (
             "scheduler-list-schedule-groups.err",
             "Could not connect to the endpoint URL",
@@ -343,7 +383,7 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
     ] {
         let before = std::fs::read_to_string(account.dir.path().join("answers").join(name)).ok();
         account.answers(name, answer);
-        let out = doctor().await;
+        let out = doctor(&account).await;
         assert!(says.split('|').all(|part| out.contains(part)), "{says}: {out}");
         match before {
             Some(before) => account.answers(name, &before),

@@ -109,7 +109,7 @@ impl Acting<'_> {
     }
 
     /// The ways of the next call that this run may make. Waits for the turn of that call.
-    async fn next_ways(&self, rest: &mut VecDeque<CallWays>) -> Option<CallWays> {
+    pub(super) async fn next_ways(&self, rest: &mut VecDeque<CallWays>) -> Option<CallWays> {
         loop {
             let mut ways = rest.pop_front()?;
             ways.retain(|way| !self.rate.is_refused(way));
@@ -282,7 +282,7 @@ impl Acting<'_> {
     }
 
     /// The request by these ways. Several ways are a fleet.
-    fn render<'l>(&self, launched: impl Into<Launched<'l>>, ways: &[Offering]) -> LaunchRequest {
+    pub(super) fn render<'l>(&self, launched: impl Into<Launched<'l>>, ways: &[Offering]) -> LaunchRequest {
         let call = if ways.len() == 1 { self.rate.launch_call() } else { LaunchCall::Fleet };
         LaunchRequest { call, ..LaunchRequest::render(self.settings, &self.run.observed.policy, launched, ways) }
     }
@@ -368,17 +368,23 @@ impl Acting<'_> {
         failed
     }
 
-    /// Stores the limit that follows from a refusal, and writes an event.
-    async fn note_refusal(&self, slot: Slot, offering: &Offering, error: &LaunchError) {
+    /// The limit that follows from a refusal. This run makes no further call that it covers.
+    pub(super) fn limit_after(&self, offering: &Offering, error: &LaunchError) -> LimitChange {
         let (observed, now) = (self.run.observed, self.run.now());
         let change = observed.control.after_refusal(offering, error, &observed.policy, observed.policy_version, now);
-        let key = change.key.clone();
         // An answer that EC2 did not give says nothing about the other calls of this run.
-        if let ControlKey::Limit(class, scope) = &key
+        if let ControlKey::Limit(class, scope) = &change.key
             && *class != Class::Unanswered
         {
             self.rate.refuse(scope.clone());
         }
+        change
+    }
+
+    /// Stores the limit that follows from a refusal, and writes an event.
+    async fn note_refusal(&self, slot: Slot, offering: &Offering, error: &LaunchError) {
+        let change = self.limit_after(offering, error);
+        let key = change.key.clone();
         let written = match self.run.store.write_entry(&change.before, &change.after).await {
             Err(e) if e.is_conflict() => self.note_refusal_again(&change).await,
             other => other.map(|_| ()),

@@ -9,6 +9,7 @@ mod allocs;
 mod announce;
 mod bind;
 mod calls;
+mod dry_run;
 mod launch;
 mod launch_rate;
 mod nodes;
@@ -16,6 +17,8 @@ mod reading;
 mod start_failures;
 mod terminate;
 mod ways;
+
+pub use dry_run::dry_run;
 
 use crate::plan::{Action, FleetPlan, PlannedAction};
 use acting::Acting;

@@ -28,6 +28,7 @@ mod view;
 
 pub use actions::{Action, Because, FleetPlan, Note, PlannedAction};
 pub(crate) use liveness::window_over;
+pub(crate) use sizes::every_offering;
 
 use model::functions::POLL_AND_SCALE;
 use model::{EventPolicy, Reason, Time};

@@ -90,14 +90,14 @@ fn order(size: &Size) -> impl Ord + use<'_> {
 /// The offerings of a size that may be launched now: those of [`every_offering`] that no limit covers, in subnets with
 /// free addresses.
 pub(super) fn offerings(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
-    let mut offerings = every_offering(view, size, asked);
+    let mut offerings = every_offering(&view.observed.policy, size, asked);
     offerings.retain(|o| view.limit_on(o).is_none() && full_subnet(view, o).is_none());
     offerings
 }
 
 /// Why offerings of a size may not be launched now: each reason once.
 pub(super) fn refusals(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Reason> {
-    let every = every_offering(view, size, asked);
+    let every = every_offering(&view.observed.policy, size, asked);
     let is_met = |limit: &&Limit| every.iter().any(|o| view.limit_on(o) == Some(*limit));
     let limits = view.limits.iter().filter(is_met).map(|limit| limit.reason(view.now));
     let full: BTreeSet<&str> = every.iter().filter_map(|o| full_subnet(view, o)).collect();
@@ -119,8 +119,7 @@ fn price(catalogue: &Catalogue, size: &Size, market: Market, zone: Option<&str>)
 
 /// The offerings of a size: in each subnet, and then on demand if the size may fall back. `asked` is the market that the
 /// job asks for.
-pub(super) fn every_offering(view: &View<'_>, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
-    let policy = &view.observed.policy;
+pub(crate) fn every_offering(policy: &Policy, size: &Size, asked: Option<MarketNeed>) -> Vec<Offering> {
     let template = size.template.as_deref().or(policy.launch.template.as_deref()).unwrap_or_default();
     let (template, version) = split_version(template);
     let (subnets, mut found) = (subnets(policy), Vec::new());

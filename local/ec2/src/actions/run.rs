@@ -1,5 +1,5 @@
 //! RunInstances: reads the request, finds the earlier launch that the request repeats, checks quota and capacity, and
-//! launches.
+//! launches. With `DryRun` it only reads the request.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -56,6 +56,7 @@ impl Ec2Call<'_> {
             return Err(ApiError::throttled());
         }
         let launch = Launch::read(params, settings)?;
+        self.unless_dry_run()?;
         if let Some(earlier) = self.repeated_launch(&launch)? {
             self.write(xml, &earlier.reservation_id, &earlier.instances);
             return Ok(());

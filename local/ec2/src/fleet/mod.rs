@@ -55,6 +55,7 @@ struct Tried<'a> {
 impl Ec2Call<'_> {
     pub(crate) fn create_fleet(&mut self, xml: &mut Xml) -> Result<(), ApiError> {
         rules::check(self.params, self.settings)?;
+        self.unless_dry_run()?;
         let token = token(self.params)?;
         if let Some((params, answer)) = token.and_then(|token| self.world.fleets.get(token)) {
             if *params != identity(self.params) {

@@ -1,5 +1,6 @@
 //! RunInstances: launches, errors and client tokens.
 
+use super::fleet::fleet;
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -245,4 +246,22 @@ async fn unknown_templates_and_versions_are_refused() {
     }
     bench.run(&[(name, "node"), (id, "lt-1")]).await.is_refused(400, "InvalidParameterCombination");
     bench.run(&[("LaunchTemplate.Version", "1")]).await.is_refused(400, "MissingParameter");
+}
+
+#[tokio::test]
+async fn a_dry_run_judges_the_request_and_launches_nothing() {
+    let bench = Bench::new(templates()).await;
+    let (dry, token, by_name) =
+        (("DryRun", "true"), ("ClientToken", "t"), ("LaunchTemplate.LaunchTemplateName", "node"));
+    bench.run(&[dry, token, by_name]).await.is_refused(412, "DryRunOperation");
+    bench
+        .run(&[dry, ("LaunchTemplate.LaunchTemplateName", "no")])
+        .await
+        .is_refused(400, "InvalidLaunchTemplateName.NotFoundException");
+    let ways = [("a.large", "subnet-a", "0")];
+    fleet(&bench, &ways, &[dry, token]).await.is_refused(412, "DryRunOperation");
+    fleet(&bench, &ways, &[dry, ("Unknown", "1")]).await.is_refused(400, "UnknownParameter");
+    assert!(bench.ec2.instances().is_empty());
+    // The token is not used up, and is not one of a launch: the same token launches now.
+    bench.run(&[token, by_name, ("DryRun", "false")]).await.ok();
 }

@@ -69,7 +69,8 @@ pub trait Cloud: Send + Sync {
     }
     /// One instance, asked for by id, whatever its tags are; `None` if EC2 does not know it.
     async fn instance(&self, instance_id: &str) -> Result<Option<Instance>, CloudError>;
-    /// One launch call, for at least [`LaunchRequest::least`] and at most [`LaunchRequest::count`] instances, or none.
+    /// One launch call, for at least [`LaunchRequest::least`] and at most [`LaunchRequest::count`] instances, or none. The answer to a
+    /// dry run that the cloud would carry out is empty.
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;

@@ -41,6 +41,9 @@ pub struct LaunchRequest {
     /// The fewest instances that help: if EC2 has fewer, it launches none.
     #[serde(skip_serializing_if = "crate::left_out::is_one")]
     pub least: usize,
+    /// EC2 launches nothing, and only says whether it takes the call.
+    #[serde(skip_serializing_if = "crate::left_out::is_default")]
+    pub is_dry_run: bool,
 }
 
 /// The nodes that a launch call is for.
@@ -126,6 +129,7 @@ impl LaunchRequest {
             user_data: user_data(&file, &policy.launch.user_data, &boot_commands(&policy.agent)),
             count,
             least: if is_whole { count } else { 1 },
+            is_dry_run: false,
         }
     }
 

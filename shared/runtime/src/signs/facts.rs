@@ -10,13 +10,13 @@ use model::{
     ActionName, AllocSummary, CloudError, Control, Describe, Event, Explanation, Function, Handle, JobSummary,
     NodeRecord, Plan, Policy, Reason, Time,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use store::Ended;
 
 /// How many lines one sign may have about single jobs, nodes or sets.
 pub(super) const LINES: usize = 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignLevel {
     Well,
@@ -28,7 +28,7 @@ pub enum SignLevel {
 }
 
 /// A finding of a sign.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raised {
     /// What the finding is about: a function, an entry of the control table, or the word of the sign.
     pub what: String,
@@ -36,7 +36,7 @@ pub struct Raised {
     /// What was found, and since when it is so.
     pub text: String,
     /// What to do about it; empty if nothing needs to be done.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub to_do: String,
 }
 

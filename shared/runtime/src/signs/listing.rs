@@ -3,11 +3,10 @@
 //! Guarantees: the note needs nothing but what the run has read.
 //! Does not: count new instances, which EC2 may not list at first, or nodes that are shut down.
 
-use crate::answer::{ActionAnswer, ActionOutcome};
 use crate::observation::Observation;
 use model::control::ListReport;
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
-use model::{ActionName, BrakeKind, Function, Instance, InstanceState, Life, NodeRecord, NodeState, Span, Time};
+use model::{BrakeKind, Function, Instance, InstanceState, Life, NodeRecord, NodeState, Span, Time};
 use std::collections::BTreeSet;
 
 /// How many strangers are named: instances of the cluster without a readable node id.
@@ -28,12 +27,6 @@ pub fn note(function: Function, seen: &Observation, terminated: u64, now: Time) 
     } else {
         None
     }
-}
-
-/// How many orphans a run terminates.
-pub fn terminated(answers: &[ActionAnswer]) -> u64 {
-    let is = |a: &&ActionAnswer| a.action == ActionName::TerminateOrphan && a.outcome != ActionOutcome::Conflict;
-    answers.iter().filter(is).count() as u64
 }
 
 fn unlisted(seen: &Observation, before: &ListReport, now: Time) -> ListReport {

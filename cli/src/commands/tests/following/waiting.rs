@@ -158,9 +158,9 @@ async fn a_change_is_checked_as_a_submission_is() {
     assert_eq!(world.run(&["change", "one", "--priority", "900"]).await.done(), format!("{id} is like that already\n"));
     let wrong = world.run(&["change", "one", "--priority", "1001", "--vcpus", "0"]).await.error();
     assert!(wrong.contains("--priority must be 0 to 1000") && wrong.contains("--vcpus must be at least 1"), "{wrong}");
-    let stays = parse(&["change", "one", "--image", "alpine"]).unwrap_err().to_string();
+    let stays = world.run(&["change", "one", "--image", "alpine"]).await.error();
     assert!(stays.contains("the image of a job stays"), "{stays}");
-    let none = parse(&["change", "one"]).unwrap_err().to_string();
+    let none = world.run(&["change", "one"]).await.error();
     assert!(none.contains("say what changes"), "{none}");
 }
 

@@ -75,7 +75,11 @@ impl<'a> Packing<'_, 'a> {
         if ways.is_empty() && blocked.wait == BlockedBy::Backoff && self.limits == LimitMode::Caps {
             let is_allowed = |size: &Size| size.reservation.is_none() && self.cap_on(size, None).is_none();
             let allowed = sizes.iter().copied().find(|size| is_allowed(size));
-            let of = |size| every_offering(self.view, size, asked).into_iter().map(move |offering| (size, offering));
+            let of = |size| {
+                every_offering(&self.view.observed.policy, size, asked)
+                    .into_iter()
+                    .map(move |offering| (size, offering))
+            };
             ways = allowed.into_iter().flat_map(of).collect();
         }
         // A size has another price in each zone, so the offerings are sorted, and not the sizes.
