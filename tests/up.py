@@ -24,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NODEKEEPER = ROOT / "target" / "debug" / "nodekeeper"
+# An image for x86_64 that the emulator has.
+AN_IMAGE = "ami-03cf127a"
 
 sys.path.insert(0, str(ROOT / "infra"))
 sys.dont_write_bytecode = True
@@ -31,6 +33,7 @@ sys.dont_write_bytecode = True
 from moto.cloudformation import models as cloudformation  # noqa: E402
 from moto.core.common_models import CloudFormationModel  # noqa: E402
 from moto.dynamodb.models import Table  # noqa: E402
+from moto.ec2.models.launch_templates import LaunchTemplateVersion  # noqa: E402
 from moto.server import ThreadedMotoServer  # noqa: E402
 from plain import plain  # noqa: E402
 
@@ -72,6 +75,13 @@ def patch():
         return make_table(cls, resource_name, resource, *rest, **options)
 
     Table.create_from_cloudformation_json = classmethod(make_table_without_protection)
+    data_of = LaunchTemplateVersion.__init__
+
+    def with_image(version, template, number, data, description):
+        # The emulator does not look up an image that a parameter names.
+        data_of(version, template, number, {**data, "ImageId": AN_IMAGE} if "ImageId" in data else data, description)
+
+    LaunchTemplateVersion.__init__ = with_image
 
 
 def release(directory):
@@ -158,7 +168,7 @@ def three_steps(terminal):
     checked = terminal.run("nodekeeper policy check policy.toml", quiet=True)
     needs(checked, "policy.toml is valid")
     found = terminal.run("nodekeeper doctor lab", code=1)
-    needs(found, "HeartbeatUrl", "does not answer", "is there since")
+    needs(found, "HeartbeatUrl", "does not answer", "is there since", f"{AN_IMAGE} of the launch template lab-node is for x86_64")
 
     # A second cluster of the account has tables, roles and a policy of its own.
     with terminal.cancelling("other"):
