@@ -18,6 +18,7 @@ use crate::handles::sweep::Sweeper;
 use crate::isolation::{OwnIds, cgroup};
 use crate::job_files::cache::Cache;
 use crate::machine::data_dir::DataDir;
+use crate::machine::end_pipe::{self, END_PIPE};
 use crate::machine::gpus::{self, GpuSource};
 use crate::machine::guard::{self, Guard};
 use crate::machine::watch;
@@ -139,6 +140,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
     };
     let inputs = Cache::at(data_dir.inputs()).sweep(args.keep_inputs_mib << 20, clock);
     let runner = Runner::new(settings, &data_dir);
+    let ends = end_pipe::open(&args.data_dir.join(END_PIPE))?;
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, containers.clone(), outputs.clone());
     let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
@@ -150,7 +152,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
     let runner = check_first(&state, &guard, &source, runner).await;
     // A task of its own: it waits for the disk, and no heartbeat waits with it.
     let mut reconciling = JoinSet::new();
-    reconciling.spawn(reconcile::run(Arc::clone(&state), Arc::clone(&runner), args.stop_after_s));
+    reconciling.spawn(reconcile::run(Arc::clone(&state), Arc::clone(&runner), reconcile::INTERVAL, args.stop_after_s));
     let services = Services::of_node(&args.data_dir);
     let access = S3Access::new(s3, role, imds.clone(), region, services.clone(), clock);
     let uploads = Uploads::start(Arc::clone(&state), outputs, access);
@@ -159,6 +161,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
         ended = reconciling.join_next() => bail!("the loop that starts and stops allocs failed: {ended:?}"),
         () = inputs => EndReason::OnRequest,
+        () = end_pipe::pass_on(&ends, &state.reconcile_now) => EndReason::OnRequest,
         () = watch::interruption(&state, imds) => EndReason::OnRequest,
         () = guard::watch(&state, &guard) => EndReason::OnRequest,
         () = gpus::watch(&state, &source, &gpu_samples) => EndReason::OnRequest,

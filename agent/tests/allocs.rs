@@ -6,7 +6,7 @@ use model::{ClientStatus, Desired, EndCause, FailurePolicy, Needs, Work};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn an_alloc_that_writes_more_than_its_scratch_space_is_stopped_with_that_cause() {
@@ -85,6 +85,27 @@ async fn a_node_whose_alloc_ended_asks_for_work_soon_and_then_ever_more_rarely()
     node.until("it asks again and again", |n| n.with(|p| (p.beats.len() >= first + 4).then_some(()))).await;
     node.with(|p| p.order(vec![order(1, "echo second")]));
     assert_eq!(node.end_of(1).await.run.log_tail.as_deref(), Some("second\n"));
+}
+
+#[tokio::test]
+async fn an_end_is_heard_and_the_order_in_the_answer_to_its_report_starts_without_a_heartbeat() {
+    let mut node = TestNode::new().await;
+    node.with(|p| {
+        (p.next_heartbeat_s, p.soon_s, p.orders_with_reports) = (600.0, Some(0.2), true);
+        p.order(vec![order(0, "echo first")]);
+        p.next_orders = (1..20).rev().map(|n| order(n, "true")).collect();
+        p.next_orders.insert(0, order(20, "exec sleep 1000"));
+    });
+    node.start(&[]);
+    node.end_of(0).await;
+    let began = Instant::now();
+    node.end_of(19).await;
+    // An end that is not heard takes half a second.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    node.running(20).await;
+    // No early question follows an answer that brought work.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(node.with(|p| p.beats.len()), 1);
 }
 
 #[tokio::test]
@@ -229,9 +250,12 @@ async fn an_alloc_that_cannot_be_ended_is_told_with_the_heartbeats_as_long_as_it
     node.start(&[]);
     node.running(0).await;
     let told = |p: &mut crate::common::ControlPlane| p.beats.last().and_then(|beat| beat.health.unended.clone());
-    // As its supervisor does when what it killed does not die.
-    std::fs::write(node.alloc_dir(0).join("unended"), "").unwrap();
-    let name = node.until("it is told", |n| n.with(told)).await;
+    let marked_and_told = |n: &TestNode| {
+        // As its supervisor does when what it killed does not die. The supervisor of this alloc takes it back twice a second.
+        std::fs::write(n.alloc_dir(0).join("unended"), "").unwrap();
+        n.with(told)
+    };
+    let name = node.until("it is told", marked_and_told).await;
     assert_eq!(name, format!("alloc {}", alloc_id(0)));
     std::fs::write(node.alloc_dir(0).join("work/go"), "").unwrap();
     assert_eq!(node.end_of(0).await.client, ClientStatus::Complete);

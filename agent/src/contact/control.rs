@@ -13,12 +13,16 @@ use super::shared_node::SharedNode;
 use crate::protocol::Node;
 use model::Rng;
 use model::wire::{
-    AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer, LONGEST_RETRY_S, SHORTEST_RETRY_S, heartbeat_timeout_s,
+    AllocReport, AllocReportAnswer, ErrorCode, HeartbeatAnswer, LONGEST_RETRY_S, OrderList, SHORTEST_RETRY_S,
+    heartbeat_timeout_s,
 };
 use nix::time::{ClockId, clock_gettime};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
+
+/// While jobs wait, a node waits an eighth of the time since its room came: the rule of heartbeat-ingest for idle nodes.
+const IDLE_TO_WAIT: u32 = 8;
 
 /// The calls of a node: when the next ones are due, and how the last ones went.
 struct CallPlan<'a> {
@@ -29,13 +33,33 @@ struct CallPlan<'a> {
     report_at: Instant,
     /// When the next heartbeat was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
-    /// A node that has room asks for work more often than usual. Then this is the time between its last heartbeat and
-    /// the next one.
-    soon: Option<Duration>,
+    /// The early questions of a node with room; `None` if it asks at the usual times.
+    early: Option<EarlyQuestions>,
     /// The `retry_s` of the last answer.
     retry_s: f64,
     failed_heartbeats: u32,
     failed_reports: u32,
+}
+
+/// How a node that has room asks for work more often than usual.
+struct EarlyQuestions {
+    /// When the room came.
+    since: Instant,
+    /// The wait before the first question.
+    first: Duration,
+    jobs_wait: bool,
+}
+
+impl EarlyQuestions {
+    /// The wait after a question. If no jobs wait, each wait is twice the one before.
+    fn wait(&self, now: Instant) -> Duration {
+        let elapsed = now.duration_since(self.since);
+        if self.jobs_wait { self.first.max(elapsed / IDLE_TO_WAIT) } else { self.first + elapsed }
+    }
+}
+
+fn brings_work(orders: Option<&OrderList>) -> bool {
+    orders.is_some_and(|list| !list.allocs.is_empty())
 }
 
 /// Sends heartbeats and reports until the node is gone.
@@ -48,7 +72,7 @@ pub async fn run(state: &SharedNode, client: &ControlPlaneClient, url: &str) {
         heartbeat_at: now,
         report_at: now,
         due_at: None,
-        soon: None,
+        early: None,
         retry_s: LONGEST_RETRY_S,
         failed_heartbeats: 0,
         failed_reports: 0,
@@ -96,11 +120,9 @@ impl CallPlan<'_> {
                 self.retry_s = answer.retry_s.clamp(SHORTEST_RETRY_S, LONGEST_RETRY_S);
                 let usual = next_call(answer.next_heartbeat_s);
                 let now = Instant::now();
-                // After work has come, the node calls at the usual times again. Until then, each wait is twice the one before.
-                let doubled = self.soon.map(|soon| soon.saturating_mul(2));
-                self.soon = doubled
-                    .filter(|soon| *soon < usual && answer.orders.as_ref().is_none_or(|list| list.allocs.is_empty()));
-                self.heartbeat_at = now + self.soon.unwrap_or(usual);
+                // After work has come, the node calls at the usual times again.
+                self.early.take_if(|_| brings_work(answer.orders.as_ref()));
+                self.heartbeat_at = now + self.early.as_ref().map_or(usual, |early| early.wait(now).min(usual));
                 self.due_at = Some(now + usual);
                 ControlFlow::Continue(())
             }
@@ -157,21 +179,16 @@ impl CallPlan<'_> {
     /// Sends reports until there is nothing more to report or a report is not accepted.
     async fn send_reports(&mut self) -> ControlFlow<()> {
         while self.state.read(Node::has_report) {
-            // The report number is on disk before it is used.
+            // That the report number is used is on disk before.
             let sent = match self.state.update(Node::report).await {
                 Ok(None) => break,
                 Ok(Some(report)) => self.send_report(&report).await,
                 Err(error) => Err(error.into()),
             };
             match sent {
-                Ok(soon) => {
+                Ok(answer) => {
                     self.failed_reports = 0;
-                    if let Some(soon) = soon {
-                        // Jitter, because the members of a job end together.
-                        let soon = next_call(soon * Rng::real().between(1.0, 1.5));
-                        self.soon = Some(soon);
-                        self.heartbeat_at = self.heartbeat_at.min(Instant::now() + soon);
-                    }
+                    self.plan_early(&answer, Instant::now());
                 }
                 Err(error) => return self.report_failed(&error).await,
             }
@@ -179,8 +196,23 @@ impl CallPlan<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Sends one report, and saves the answer. Returns when to ask for new work, in seconds, if the answer says so.
-    async fn send_report(&self, report: &AllocReport) -> Result<Option<f64>, CallError> {
+    /// Plans the next question after the answer to a report.
+    fn plan_early(&mut self, answer: &AllocReportAnswer, now: Instant) {
+        if brings_work(answer.orders.as_ref()) {
+            if self.early.take().is_some() {
+                self.heartbeat_at = self.due_at.unwrap_or(now);
+            }
+        } else if let Some(first_s) = answer.next_heartbeat_s {
+            // Jitter, because the members of a job end together.
+            let first = next_call(first_s * Rng::real().between(1.0, 1.25));
+            self.early = Some(EarlyQuestions { since: now, first, jobs_wait: answer.jobs_wait });
+            self.heartbeat_at = self.heartbeat_at.min(now + first);
+        }
+    }
+
+    /// Sends one report, and saves the answer.
+    async fn send_report(&self, report: &AllocReport) -> Result<AllocReportAnswer, CallError> {
+        self.state.check_saving().await?;
         let answer: AllocReportAnswer = self.client.post(self.url, "allocs", report).await?;
         for refusal in &answer.refused {
             tracing::warn!(alloc_id = %refusal.alloc_id, reason = refusal.reason, "the status of this alloc was refused");
@@ -189,7 +221,7 @@ impl CallPlan<'_> {
         self.state.answered();
         // The answer may acknowledge the end of an alloc, whose handles may be destroyed from now on.
         self.state.handles_changed.notify_one();
-        Ok(answer.next_heartbeat_s)
+        Ok(answer)
     }
 
     async fn report_failed(&mut self, error: &CallError) -> ControlFlow<()> {
@@ -225,4 +257,27 @@ impl CallPlan<'_> {
 fn uptime_ms() -> Option<u64> {
     let up = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(Duration::from(up).as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_jobs_wait_the_waits_grow_with_the_time_and_otherwise_each_is_twice_the_one_before() {
+        let (since, first) = (Instant::now(), Duration::from_secs(1));
+        let waits_s = |jobs_wait| {
+            let (early, mut now) = (EarlyQuestions { since, first, jobs_wait }, since + first);
+            let mut next = || {
+                let wait = early.wait(now);
+                now += wait;
+                wait.as_secs_f64()
+            };
+            (0..16).map(|_| next()).collect::<Vec<_>>()
+        };
+        assert_eq!(waits_s(false)[..4], [2.0, 4.0, 8.0, 16.0]);
+        let waits = waits_s(true);
+        assert_eq!((&waits[..8], waits[8]), (&[1.0; 8][..], 9.0 / 8.0));
+        assert!(waits[15] < 3.0, "{waits:?}");
+    }
 }

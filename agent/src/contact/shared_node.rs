@@ -27,6 +27,8 @@ pub struct SharedNode {
     last_answer_at: Mutex<Instant>,
     /// The allocs whose output somebody follows, by the last answer.
     followed: Mutex<BTreeSet<AllocId>>,
+    /// Wakes the loop that starts and stops allocs: there are other orders, or an alloc has ended.
+    pub reconcile_now: Notify,
     /// Wakes the loop of heartbeats: send one now.
     pub heartbeat_now: Notify,
     /// Wakes the loop of heartbeats: there may be an alloc to report.
@@ -48,6 +50,7 @@ impl SharedNode {
             save_failed: AtomicBool::new(false),
             last_answer_at: Mutex::new(Instant::now()),
             followed: Mutex::default(),
+            reconcile_now: Notify::new(),
             heartbeat_now: Notify::new(),
             allocs_changed: Notify::new(),
             handles_changed: Notify::new(),
@@ -66,7 +69,11 @@ impl SharedNode {
         let before = next.durable.clone();
         let result = change(&mut next);
         let _writer = if next.durable == before { writer } else { self.save(writer, &next.durable).await? };
+        let has_other_orders = next.durable.allocs != before.allocs;
         *lock(&self.node) = next;
+        if has_other_orders {
+            self.reconcile_now.notify_one();
+        }
         Ok(result)
     }
 

@@ -22,12 +22,17 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Creates `path` with the content `bytes`, unless `path` exists. Of all callers, in all processes, exactly one gets
 /// `true`. No reader sees the file empty.
 pub fn create_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    create_once_in(1, path, bytes)
+}
+
+/// [`create_once`]. So many directories above `path` are synced too, because the last ones may be as new as the file.
+pub fn create_once_in(depth: usize, path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let temp = write_beside(path, bytes)?;
     // Like `O_EXCL`, but the file has its content from the start.
     let linked = fs::hard_link(&temp, path);
     let removed = fs::remove_file(&temp);
     match linked {
-        Ok(()) => removed.and_then(|()| sync_parent(path)).map(|()| true),
+        Ok(()) => removed.and_then(|()| sync(&path.ancestors().skip(1).take(depth).collect::<Vec<_>>())).map(|()| true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(e),
     }
@@ -138,13 +143,22 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Puts the renames and links in `dir` on disk.
-pub fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+/// Puts the content of these files, and the renames and links in these directories, on disk. All wait for it together: a disk that is busy
+/// with one of them takes the others along.
+pub fn sync(paths: &[&Path]) -> io::Result<()> {
+    let sync_one = |path: &Path| File::open(path)?.sync_all();
+    let Some((first, others)) = paths.split_first() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let start = |path| std::thread::Builder::new().spawn_scoped(scope, move || sync_one(path));
+        let others: Vec<_> = others.iter().map(|path| start(*path)).collect();
+        sync_one(first)?;
+        let failed = |_| io::Error::other("the thread that waits for the disk failed");
+        others.into_iter().try_for_each(|other| other?.join().map_err(failed)?)
+    })
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), sync_dir)
+    sync(path.parent().as_slice())
 }
 
 fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
@@ -153,15 +167,8 @@ fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".tmp-{}-{n}", std::process::id()));
     let temp = path.with_file_name(name);
-    write_synced(&temp, bytes).inspect_err(|_| drop(fs::remove_file(&temp)))?;
+    write(&temp, bytes).and_then(|()| sync(&[&temp])).inspect_err(|_| drop(fs::remove_file(&temp)))?;
     Ok(temp)
-}
-
-/// Writes a file that no reader looks at yet. Its content is on disk then; its name is when [`sync_dir`] was called.
-pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 #[cfg(test)]

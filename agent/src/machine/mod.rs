@@ -4,6 +4,7 @@ pub mod atomic_file;
 pub(crate) mod blocking;
 pub mod busy;
 pub mod data_dir;
+pub mod end_pipe;
 pub mod fitness;
 pub mod gpus;
 pub mod guard;

@@ -14,7 +14,7 @@
 //! Does not: store anything (`uploads` does), or survive the machine.
 
 use super::output_files::{OutputFiles, Progress, open_regular};
-use crate::machine::atomic_file::{self, if_there, sync_dir};
+use crate::machine::atomic_file::{self, if_there};
 use crate::machine::data_dir::DataDir;
 use crate::work::alloc_dir::AllocDir;
 use model::{AllocId, NodeId, S3Place};
@@ -137,7 +137,7 @@ impl Outputs {
         new.note(files.progress())?;
         atomic_file::replace(&new.place(), place.to_string().as_bytes())?;
         fs::rename(new.dir(), &kept)?;
-        sync_dir(&self.kept)?;
+        atomic_file::sync(&[&self.kept])?;
         self.prune()
     }
 

@@ -21,6 +21,9 @@ const MAX_REPORT_LOG_BYTES: usize = 256 * 1024;
 /// The most packs in one report. The results of one pack take up to about 30 KB.
 const MAX_REPORT_PACKS: usize = 32;
 
+/// How many reports get their numbers with one write to the disk.
+const NUMBERS: u64 = 64;
+
 /// The state of an alloc when the agent last looked at the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Observed {
@@ -135,6 +138,8 @@ pub struct Node {
     /// An alloc without an entry has the state of a new one.
     states: BTreeMap<AllocId, AllocState>,
     complete_due: bool,
+    /// The number of the last alloc report.
+    report_no: u64,
     /// The report that was sent and not answered yet.
     in_flight: Option<AllocReport>,
 }
@@ -144,6 +149,7 @@ impl Node {
     pub fn new(identity: Identity, durable: Durable) -> Self {
         Self {
             identity,
+            report_no: durable.report_no,
             durable,
             health: NodeHealth::default(),
             interrupt_at: None,
@@ -213,6 +219,7 @@ impl Node {
     /// Forgets the registration. Running allocs go on.
     pub fn register_anew(&mut self) {
         self.durable.register_anew();
+        self.report_no = 0;
         self.ask_until_ms = None;
         self.settled_handles = None;
         self.in_flight = None;
@@ -349,8 +356,9 @@ impl Node {
         let tail_limit = MAX_LOG_TAIL_BYTES.min(MAX_REPORT_LOG_BYTES / listed.len().max(1));
         let mut packs = 0..MAX_REPORT_PACKS;
         let allocs = listed.into_iter().map(|id| self.update(id, tail_limit, &mut packs)).collect();
-        self.durable.report_no += 1;
-        let report = AllocReport { incarnation, report_no: self.durable.report_no, as_of, complete, allocs };
+        self.report_no += 1;
+        self.durable.report_no = self.report_no.next_multiple_of(NUMBERS);
+        let report = AllocReport { incarnation, report_no: self.report_no, as_of, complete, allocs };
         self.in_flight = Some(report.clone());
         Some(report)
     }

@@ -21,7 +21,7 @@ pub struct Durable {
     pub incarnation: Option<String>,
     /// The highest `seq` whose orders were applied.
     pub as_of: u64,
-    /// The number of the last alloc report of this incarnation.
+    /// No alloc report of this incarnation has a higher number.
     pub report_no: u64,
     /// The number of the last handle report of this incarnation.
     pub handle_report_no: u64,

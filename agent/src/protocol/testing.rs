@@ -1,10 +1,16 @@
 //! Values that the tests of several modules start from.
 
 use super::orders::Durable;
+use crate::contact::s3_access::FilesSource;
+use crate::machine::data_dir::DataDir;
+use crate::rights::CredentialsPort;
+use crate::runtime::Containers;
 use crate::work::alloc_dir::AllocTask;
+use crate::work::runner::{Runner, RunnerSettings};
 use model::wire::AllocOrder;
 use model::{AllocId, ClientStatus, Desired, FailurePolicy, JobId, Needs, NodeId, Work};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 pub(crate) fn node_id() -> NodeId {
     "3-01JD0000000000000000000000".parse().unwrap()
@@ -48,4 +54,18 @@ pub(crate) fn order(copy: u32, placed_seq: u64) -> AllocOrder {
         hosts: Vec::new(),
         output_s3: None,
     }
+}
+
+/// A runner of the first boot, without users of its own, whose supervisors are this program.
+pub(crate) fn runner(data: &DataDir, program: PathBuf) -> Runner {
+    let settings = RunnerSettings {
+        node_id: node_id(),
+        boot_id: "boot-1".to_owned(),
+        containers: Containers::none(),
+        users: None,
+        program,
+        credentials: CredentialsPort::default(),
+        files: FilesSource { cache: data.inputs(), imds_url: None, region: None },
+    };
+    Runner::new(settings, data)
 }

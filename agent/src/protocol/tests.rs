@@ -183,6 +183,24 @@ fn an_unanswered_report_is_repeated_unchanged() {
 }
 
 #[test]
+fn reports_seldom_write_their_numbers_and_an_agent_that_starts_again_uses_none_twice() {
+    let mut node = registered_node();
+    let (mut writes, mut last) = (0, 0);
+    for seq in 6..206 {
+        node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(seq, None) });
+        let before = node.durable.report_no;
+        let report_no = node.report().unwrap().report_no;
+        assert!(last < report_no && report_no <= node.durable.report_no);
+        last = report_no;
+        writes += u32::from(node.durable.report_no != before);
+        node.on_report(&accepted_answer(seq, &[]));
+    }
+    assert!(writes <= 4, "{writes}");
+    let mut later = Node::new(node.identity.clone(), node.durable);
+    assert!(later.report().unwrap().report_no > last);
+}
+
+#[test]
 fn an_end_is_in_every_complete_report_until_it_is_acknowledged() {
     let mut node = registered_node();
     node.observe(alloc_id(0), ended(1));

@@ -27,13 +27,14 @@
 //! Guarantees: `started` and `exit.json` are each created at most once, however many processes try, and no reader sees
 //! a part of their content. So a command runs at most once, and has only one end. Only the job's own user enters the directory, and
 //! it reads only what is for the command: no other job learns anything here.
-//! Syncs: four when the directory is made (two files, itself, and `allocs`), so that a crash leaves all of it or nothing; two for
-//! `started`, so that a power cut lets no command run twice; two for `exit.json`, so that no end is lost.
+//! Syncs: one step for the files when the directory is made, so that a crash leaves all of it or nothing; two for `started`, with the names
+//! of the directory and in it, so that a power cut lets no command run twice; two for `exit.json`, so that no end is lost.
 //! Does not: start or stop processes, or look at them.
 
 use crate::contact::s3_access::FilesSource;
 use crate::isolation::{self, TaskIsolation};
 use crate::machine::atomic_file::{self, Spare, absent_is_fine, make_dir};
+use crate::machine::end_pipe::{self, END_PIPE};
 use crate::output::output_files::OutputFiles;
 use crate::protocol::Holder;
 use crate::rights::{CredentialsSource, SECRETS_DIR, TOKEN_FILE};
@@ -264,11 +265,11 @@ impl AllocDir {
         make_dir(&temp)?;
         make_dir(&temp.join("work"))?;
         give_to_job(&temp, task)?;
-        atomic_file::write_synced(&temp.join("label"), task.node_id.to_string().as_bytes())?;
-        atomic_file::write_synced(&temp.join("task.json"), &serde_json::to_vec(task)?)?;
-        atomic_file::sync_dir(&temp)?;
-        fs::rename(&temp, &self.0)?;
-        self.0.parent().map_or(Ok(()), atomic_file::sync_dir)
+        let [label, file] = ["label", "task.json"].map(|name| temp.join(name));
+        atomic_file::write(&label, task.node_id.to_string().as_bytes())?;
+        atomic_file::write(&file, &serde_json::to_vec(task)?)?;
+        atomic_file::sync(&[&label, &file])?;
+        fs::rename(&temp, &self.0)
     }
 
     /// The user id that owns the job's files: the alloc's own until the alloc has ended.
@@ -310,7 +311,7 @@ impl AllocDir {
 
     /// Claims the right to start the alloc. Exactly one caller ever gets `true`.
     pub fn claim(&self, by: &StartRecord) -> io::Result<bool> {
-        atomic_file::create_once(&self.0.join("started"), &serde_json::to_vec(by)?)
+        atomic_file::create_once_in(2, &self.0.join("started"), &serde_json::to_vec(by)?)
     }
 
     pub fn start_record(&self) -> io::Result<Option<StartRecord>> {
@@ -382,9 +383,11 @@ impl AllocDir {
         Spare::new(self.0.join("reserve"), RESERVE_BYTES)
     }
 
-    /// [`Self::write_exit_record`], on the space that is kept for it.
+    /// [`Self::write_exit_record`], on the space that is kept for it. Wakes the agent.
     pub fn write_exit_record_on(&self, reserve: &Spare, exit: &ExitRecord) -> io::Result<()> {
-        reserve.create_once(&self.0.join("exit.json"), &serde_json::to_vec(exit)?).map(drop)
+        reserve.create_once(&self.0.join("exit.json"), &serde_json::to_vec(exit)?)?;
+        end_pipe::wake(&self.0.join("../..").join(END_PIPE));
+        Ok(())
     }
 
     pub fn exit_record(&self) -> io::Result<Option<ExitRecord>> {

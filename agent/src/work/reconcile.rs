@@ -1,6 +1,8 @@
 //! The loop that compares orders with this machine: reads the state of allocs, and starts and stops them.
 //!
-//! Guarantees: every round looks again; a step that failed is tried again in the next round.
+//! New orders and ends wake it. Each round looks at everything, so a wake-up that is lost costs at most [`INTERVAL`].
+//!
+//! Guarantees: a step that failed is tried again in the next round.
 //! Does not: call the control plane; it wakes the loops that do.
 
 use super::runner::Runner;
@@ -13,17 +15,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-/// The time between two rounds.
-const INTERVAL: Duration = Duration::from_millis(200);
+/// The time between two rounds, if nothing wakes the loop.
+pub const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time beyond its kill timeout that an alloc may take to end, when all allocs must end.
 const STOP_ALL_GRACE: Duration = Duration::from_secs(10);
 
-/// Runs rounds without end. Give it a task of its own: each start waits for the disk. Stops all work if the control plane has not
-/// answered for longer than `stop_after`.
-pub async fn run(state: Arc<SharedNode>, runner: Arc<Mutex<Runner>>, stop_after: Option<Duration>) {
+/// Runs rounds without end, at least one in each `interval`. Give it a task of its own: each start waits for the disk. Stops all work if
+/// the control plane has not answered for longer than `stop_after`.
+pub async fn run(state: Arc<SharedNode>, runner: Arc<Mutex<Runner>>, interval: Duration, stop_after: Option<Duration>) {
     loop {
         run_once(&state, &mut *runner.lock().await).await;
         if let Some(limit) = stop_after
@@ -35,7 +37,7 @@ pub async fn run(state: Arc<SharedNode>, runner: Arc<Mutex<Runner>>, stop_after:
                 tracing::error!(allocs, "{why}");
             }
         }
-        sleep(INTERVAL).await;
+        let _not_woken = timeout(interval, state.reconcile_now.notified()).await;
     }
 }
 
@@ -128,6 +130,48 @@ pub async fn stop_everything(state: &SharedNode, runner: &mut Runner, why: &str)
             }
             return;
         }
-        sleep(INTERVAL / 4).await;
+        sleep(INTERVAL / 10).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::data_dir::DataDir;
+    use crate::protocol::testing::{alloc_id, durable, order, runner};
+    use crate::protocol::{Identity, LocalAlloc};
+    use crate::work::alloc_dir::ExitRecord;
+    use model::EndCause;
+    use tokio::task::{JoinSet, yield_now};
+
+    #[tokio::test]
+    async fn an_order_and_an_end_wake_the_loop_and_without_that_it_looks_a_little_later() {
+        for (interval, is_woken) in [(Duration::from_secs(3600), true), (Duration::from_millis(10), false)] {
+            let root = tempfile::tempdir().unwrap();
+            let data = DataDir::open(root.path()).unwrap();
+            let runner = runner(&data, "/bin/true".into());
+            let dir = runner.dir(alloc_id(0));
+            let node = Node::new(Identity { instance_id: "i-1".into(), address: None }, durable());
+            let state = Arc::new(SharedNode::new(node, data));
+            let mut rounds = JoinSet::new();
+            rounds.spawn(run(Arc::clone(&state), Arc::new(Mutex::new(runner)), interval, None));
+            for _ in 0..100 {
+                // The first round is over then.
+                yield_now().await;
+            }
+            let new = LocalAlloc::new(order(0, 1));
+            state.update(|n| n.durable.allocs.insert(alloc_id(0), new)).await.unwrap();
+            let is_there = async {
+                while !dir.path().exists() {
+                    yield_now().await;
+                }
+            };
+            timeout(Duration::from_secs(30), is_there).await.expect("the order wakes the loop");
+            dir.write_exit_record(&ExitRecord::of(EndCause::Exited { code: 0 })).unwrap();
+            if is_woken {
+                state.reconcile_now.notify_one();
+            }
+            timeout(Duration::from_secs(30), state.allocs_changed.notified()).await.expect("the end is seen");
+        }
     }
 }

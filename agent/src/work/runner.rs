@@ -29,24 +29,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The most supervisors that are started for one alloc, if each of them ends before it claims the alloc.
 const MAX_SUPERVISORS: u32 = 3;
 
-/// The attempts to start an alloc on a machine without room, before the alloc is given up. They take about a minute.
-const MAX_NO_ROOM: u32 = 300;
+/// How long it is tried to start an alloc on a machine without room, before the alloc is given up.
+const NO_ROOM: Duration = Duration::from_secs(60);
 
-/// The attempts after another error. They take about a second.
-const MAX_FAILED: u32 = 5;
+/// The same after another error.
+const FAILED: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct StartAttempts {
     started: u32,
-    /// Attempts for which the machine had no room.
-    no_room: u32,
-    /// Attempts that failed for another reason.
-    failed: u32,
+    /// When the machine had no room for the first time.
+    no_room_since: Option<Instant>,
+    /// When an attempt failed for another reason for the first time.
+    failed_since: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -161,7 +162,8 @@ impl Runner {
             Ok(None) => {}
             Ok(Some(child)) => {
                 self.children.insert(id, child);
-                self.attempts.entry(id).or_default().started += 1;
+                let attempts = self.attempts.entry(id).or_default();
+                *attempts = StartAttempts { started: attempts.started + 1, ..StartAttempts::default() };
             }
             // The machine can never give what the alloc needs.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => self.give_up(order, error.to_string()),
@@ -173,14 +175,13 @@ impl Runner {
     fn start_failed(&mut self, order: &AllocOrder, error: &io::Error) {
         let (id, now) = (order.alloc_id, Instant::now());
         let attempts = self.attempts.entry(id).or_default();
-        let (count, most) = if is_lack_of_room(error) {
-            (&mut attempts.no_room, MAX_NO_ROOM)
+        let (since, patience) = if is_lack_of_room(error) {
+            (&mut attempts.no_room_since, NO_ROOM)
         } else {
-            (&mut attempts.failed, MAX_FAILED)
+            (&mut attempts.failed_since, FAILED)
         };
-        *count += 1;
-        let (is_first, is_last) = (*count == 1, *count >= most);
-        if is_first {
+        let is_last = since.is_some_and(|since| now.duration_since(since) >= patience);
+        if since.replace(since.unwrap_or(now)).is_none() {
             tracing::warn!(alloc_id = %id, %error, "this machine cannot start the alloc: trying again");
             self.fitness.disk_tried(try_disk(&self.allocs), now);
         }
@@ -458,27 +459,17 @@ mod tests {
     use crate::protocol::testing;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
+    use tokio::time::advance;
 
     fn runner(root: &Path, program: PathBuf) -> Runner {
-        let data = DataDir::open(root).unwrap();
-        let (node_id, boot_id) = (testing::node_id(), "boot-1".to_owned());
-        let settings = RunnerSettings {
-            node_id,
-            boot_id,
-            containers: Containers::none(),
-            users: None,
-            program,
-            credentials: CredentialsPort::default(),
-            files: FilesSource { cache: data.inputs(), imds_url: None, region: None },
-        };
-        Runner::new(settings, &data)
+        testing::runner(&DataDir::open(root).unwrap(), program)
     }
 
     fn is_not_started(seen: &Observed) -> bool {
         matches!(seen, Observed::Ended(end) if matches!(end.cause, EndCause::NotStarted { .. }))
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_alloc_that_the_machine_has_no_room_for_is_lost_after_a_while_and_not_failed() {
         let root = tempfile::tempdir().unwrap();
         // A program that is open for writing cannot be started: ExecutableFileBusy counts as lack of room.
@@ -487,9 +478,10 @@ mod tests {
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         let mut runner = runner(root.path(), program);
         let order = testing::order(0, 1);
-        for _ in 1..MAX_NO_ROOM {
+        for _ in 0..NO_ROOM.as_secs() {
             runner.start(&order, None);
             assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Observed::Pending);
+            advance(Duration::from_secs(1)).await;
         }
         runner.start(&order, None);
         assert!(is_not_started(&runner.observe(order.alloc_id).await.unwrap()));
@@ -517,7 +509,7 @@ mod tests {
         ("the program of the agent", |root| root.join("agent"), true),
     ];
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn no_step_of_a_start_that_fails_is_a_failure_of_the_job_and_the_node_tells_it_at_the_second_alloc() {
         let order_of = |copy| AllocOrder {
             work: model::Work { caches: vec!["c".into()], ..testing::order(copy, 1).work },
@@ -531,8 +523,9 @@ mod tests {
             fs::write(&path, "").unwrap();
             for copy in 0..2 {
                 let order = order_of(copy);
-                for _ in 0..MAX_NO_ROOM {
+                for _ in 0..=NO_ROOM.as_secs() {
                     runner.start(&order, None);
+                    advance(Duration::from_secs(1)).await;
                 }
                 let seen = runner.observe(order.alloc_id).await.unwrap_or_default();
                 let stands_in_the_way = copy == 0 || is_of_all;
@@ -552,6 +545,6 @@ mod tests {
         assert_eq!(runner.observe(order.alloc_id).await.unwrap(), Observed::Pending);
         fs::rename(root.path().join("away"), root.path().join("allocs")).unwrap();
         runner.start(&order, None);
-        assert_eq!((runner.children.len(), runner.attempts[&order.alloc_id].failed), (1, 1));
+        assert_eq!(runner.children.len(), 1);
     }
 }

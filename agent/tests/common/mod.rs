@@ -42,6 +42,10 @@ pub struct ControlPlane {
     pub drains: bool,
     /// When a node that has room is to ask for work, in seconds.
     pub soon_s: Option<f64>,
+    /// Whether the answers to reports have the orders too.
+    pub orders_with_reports: bool,
+    /// The orders that come when an alloc has ended.
+    pub next_orders: Vec<AllocOrder>,
     pub beats: Vec<Heartbeat>,
     pub reports: Vec<AllocReport>,
     pub handle_reports: Vec<HandleReport>,
@@ -164,13 +168,21 @@ impl ControlPlane {
         }
         let before = self.orders.len();
         self.orders.retain(|o| !o.client.is_final());
-        if self.orders.len() != before {
+        let made_room = self.orders.len() != before;
+        if made_room {
             self.seq += 1;
+            if let Some(next) = self.next_orders.pop() {
+                self.order(vec![next]);
+            }
         }
+        let is_behind = report.as_of < self.seq;
         self.reports.push(report);
         let mut answer = json!({"status": if self.is_syncing { "syncing" } else { "ready" }, "seq": self.seq, "accepted": accepted, "refused": []});
-        if let Some(soon_s) = self.soon_s.filter(|_| self.orders.len() != before) {
+        if let Some(soon_s) = self.soon_s.filter(|_| made_room) {
             answer["next_heartbeat_s"] = json!(soon_s);
+        }
+        if self.orders_with_reports && is_behind {
+            answer["orders"] = json!({"allocs": self.orders});
         }
         Some(answer)
     }
