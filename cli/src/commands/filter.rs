@@ -3,9 +3,9 @@
 //! Guarantees: all given conditions must hold; of several states, one must.
 //! Does not: read anything.
 
-use super::amounts::Moment;
 use crate::view::stored::Among;
 use clap::{ArgAction, Args};
+use model::amounts::Moment;
 use model::names::matches;
 use model::{JobState, JobSummary, Time};
 use store::End;

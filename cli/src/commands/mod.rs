@@ -9,7 +9,6 @@
 //! Does not: read the clock or the environment (`main.rs` does), or do the work of the functions: their next run acts on what a
 //! command wrote.
 
-mod amounts;
 pub(crate) mod batch;
 mod filter;
 pub(crate) mod operate;

@@ -5,7 +5,7 @@
 //! Does not: ask for capacity of both markets, or for weights: a node is one instance.
 //! Source: EC2 API reference, "CreateFleet"; EC2 User Guide, "Allocation strategies".
 
-use crate::launch::{Template, answer_of, error_of, one_call, tags, user_data};
+use crate::launch::{Template, error_of, failed, one_call, tags, user_data};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
@@ -40,7 +40,7 @@ pub(crate) async fn launch(
         .launch_template_configs(configuration(request, first))
         .tag_specifications(tags(request));
     let sent = asking(call, request, first.market).customize().config_override(one_call()).send().await;
-    Ok(answer_of(first, sent)?.map(|answer| read(&answer, &request.ways)).unwrap_or_default())
+    Ok(read(&sent.map_err(|e| failed(first, &e))?, &request.ways))
 }
 
 /// The template with its ways, the best first.

@@ -51,27 +51,14 @@ pub(crate) fn tags(request: &LaunchRequest) -> TagSpecification {
     TagSpecification::builder().resource_type(ResourceType::Instance).set_tags(Some(tags.collect())).build()
 }
 
-/// The error for a dry run that EC2 would carry out.
-const WOULD_LAUNCH: &str = "DryRunOperation";
-
-/// The answer to a call whose first way is this one; `None` to a dry run that EC2 would carry out.
-pub(crate) fn answer_of<T, E>(
-    first: &Offering,
-    sent: Result<T, SdkError<E, HttpResponse>>,
-) -> Result<Option<T>, LaunchError>
+/// The error of a call whose first way is this one.
+pub(crate) fn failed<E>(first: &Offering, error: &SdkError<E, HttpResponse>) -> LaunchError
 where
     E: Error + ProvideErrorMetadata + 'static,
 {
-    let error = match sent {
-        Ok(answer) => return Ok(Some(answer)),
-        Err(error) => error,
-    };
-    let Some(service) = error.as_service_error() else { return Err(LaunchError::Lost(error_chain(&error))) };
+    let Some(service) = error.as_service_error() else { return LaunchError::Lost(error_chain(error)) };
     let status = error.raw_response().map_or(0, |response| response.status().as_u16());
-    match service.code().unwrap_or("") {
-        WOULD_LAUNCH => Ok(None),
-        code => Err(error_of(first, code, service.message().unwrap_or("no message"), status)),
-    }
+    error_of(first, service.code().unwrap_or(""), service.message().unwrap_or("no message"), status)
 }
 
 /// The error about a way. If it is about the reservation of the call, it says nothing of other launches by the same

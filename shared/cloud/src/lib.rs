@@ -49,6 +49,8 @@ const PAGE: i32 = 1000;
 /// in memory at the same time: EC2 describes an instance in about 5 KB.
 const DESCRIBE_IDS: usize = 250;
 const DESCRIBE: &str = "DescribeInstances";
+/// The code of the error for a dry run that EC2 would carry out.
+const WOULD_LAUNCH: &str = "DryRunOperation:";
 
 /// EC2 through the AWS SDK.
 #[derive(Clone)]
@@ -140,9 +142,15 @@ impl Cloud for Ec2 {
                 Refusal { reach: Reach::Request, class: Class::Wrong, message: "it has no way".to_owned() }.into()
             );
         };
-        match request.call {
+        let answer = match request.call {
             LaunchCall::Fleet => fleet::launch(&self.client, request, first, client_token).await,
             LaunchCall::One => run_instances::launch(&self.client, request, first, client_token).await,
+        };
+        match answer {
+            Err(LaunchError::Refused(refusal)) if refusal.message.starts_with(WOULD_LAUNCH) => {
+                Ok(LaunchAnswer::default())
+            }
+            answer => answer,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Does not: try another way.
 //! Source: EC2 API reference, "RunInstances".
 
-use crate::launch::{Template, answer_of, one_call, tags, user_data};
+use crate::launch::{Template, failed, one_call, tags, user_data};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{
     CapacityReservationSpecification, CapacityReservationTarget, Instance, InstanceMarketOptionsRequest, InstanceType,
@@ -38,8 +38,7 @@ pub(crate) async fn launch(
         .tag_specifications(tags(request))
         .min_count(number(request.least))
         .max_count(number(request.count));
-    let sent = call.customize().config_override(one_call()).send().await;
-    let answer = answer_of(way, sent).map_err(|error| match error {
+    let answer = call.customize().config_override(one_call()).send().await.map_err(|e| match failed(way, &e) {
         // There is no simpler call than this one.
         LaunchError::Refused(mut refusal) if refusal.reach == Reach::Fleet => {
             refusal.reach = Reach::Request;
@@ -55,8 +54,7 @@ pub(crate) async fn launch(
             zone: instance.placement().and_then(|place| place.availability_zone()).map(str::to_owned),
         })
     };
-    let instances = answer.iter().flat_map(|answer| answer.instances()).filter_map(launched).collect();
-    Ok(LaunchAnswer { instances, ..LaunchAnswer::default() })
+    Ok(LaunchAnswer { instances: answer.instances().iter().filter_map(launched).collect(), ..LaunchAnswer::default() })
 }
 
 fn market(way: &Offering) -> Option<InstanceMarketOptionsRequest> {

@@ -5,13 +5,13 @@
 //! nodes. Does not: launch anything. The next run of poll-and-scale does.
 
 use crate::changes::operate::{BY_OPERATOR, record_event, retried};
-use crate::commands::amounts::{gibibytes, mebibytes, seconds};
 use crate::commands::submit::machine_options::MachineOptions;
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::{NextRun, next};
 use anyhow::bail;
 use clap::{ArgGroup, Args, Subcommand};
+use model::amounts::{gibibytes, mebibytes, seconds};
 use model::control::{DemandNeed, DemandSet};
 use model::names::is_plain_name;
 use model::{ActionName, Capacity, ControlKey, SetNote, Span, Subject, Time};

@@ -37,9 +37,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &DoctorArgs) -> anyhow:
     let aws = &cluster.reach.aws;
     let checks = match aws.call(&["sts", "get-caller-identity"]).await {
         // Without credentials no other question has an answer.
-        Err(error) => vec![wrong("credentials", &error.to_string(), "")],
+        Err(error) => vec![wrong("credentials", error.to_string(), "")],
         Ok(who) => {
-            let who = well("credentials", &format!("{} in {}", text(&who, "/Arn"), aws.region));
+            let who = well("credentials", format!("{} in {}", text(&who, "/Arn"), aws.region));
             let of_stack = or_why("stack", of_stack(context, &cluster, &args.name).await);
             [vec![who], account(aws).await, of_stack].concat()
         }
@@ -52,27 +52,23 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &DoctorArgs) -> anyhow:
     Ok(Exit::done_if(checks.iter().all(|check| check.level != SignLevel::Wrong)))
 }
 
-fn check(level: SignLevel, what: &str, text: &str, to_do: &str) -> Check {
-    Check { what: what.to_owned(), level, text: text.to_owned(), to_do: to_do.to_owned() }
+fn well(what: &str, text: impl Into<String>) -> Check {
+    Check::new(what, SignLevel::Well, text, "")
 }
 
-fn well(what: &str, text: &str) -> Check {
-    check(SignLevel::Well, what, text, "")
+fn caution(what: &str, text: impl Into<String>, to_do: impl Into<String>) -> Check {
+    Check::new(what, SignLevel::Caution, text, to_do)
 }
 
-fn caution(what: &str, text: &str, to_do: &str) -> Check {
-    check(SignLevel::Caution, what, text, to_do)
-}
-
-fn wrong(what: &str, text: &str, to_do: &str) -> Check {
-    check(SignLevel::Wrong, what, text, to_do)
+fn wrong(what: &str, text: impl Into<String>, to_do: impl Into<String>) -> Check {
+    Check::new(what, SignLevel::Wrong, text, to_do)
 }
 
 /// These checks. Without them it is wrong, or not known if the person may not ask.
 fn or_why(what: &str, checked: Checked) -> Vec<Check> {
     checked.unwrap_or_else(|error| {
         let (is_denied, why) = (error.downcast_ref().is_some_and(AwsError::is_denied), show::error(&error));
-        vec![if is_denied { caution(what, &format!("not known: {why}"), "") } else { wrong(what, &why, "") }]
+        vec![if is_denied { caution(what, format!("not known: {why}"), "") } else { wrong(what, why, "") }]
     })
 }
 
@@ -140,16 +136,16 @@ impl Question {
     async fn ask(&self, aws: &AwsCli) -> Check {
         let call: Vec<&str> = self.call.split(' ').collect();
         let answer = match aws.call(&call).await {
-            Err(error) if self.to_do.is_empty() => return wrong(self.what, &error.to_string(), ""),
-            Err(error) => return caution(self.what, &format!("not known: {error}"), self.to_do),
+            Err(error) if self.to_do.is_empty() => return wrong(self.what, error.to_string(), ""),
+            Err(error) => return caution(self.what, format!("not known: {error}"), self.to_do),
             Ok(answer) => answer,
         };
         let number = self.least.and_then(|(at, least)| Some((answer.pointer(at)?.as_f64()?, least)));
         match number {
             Some((number, least)) if number < least => {
-                caution(self.what, &format!("{number} {}", self.text), self.to_do)
+                caution(self.what, format!("{number} {}", self.text), self.to_do)
             }
-            Some((number, _)) => well(self.what, &format!("{number} {}", self.text)),
+            Some((number, _)) => well(self.what, format!("{number} {}", self.text)),
             None => well(self.what, self.text),
         }
     }
@@ -164,7 +160,7 @@ async fn account(aws: &AwsCli) -> Vec<Check> {
     let network = Network::find(aws, &[]).await.map(|network| match network {
         Network::There { vpc, subnets } => {
             let zones: Vec<&str> = subnets.keys().map(String::as_str).collect();
-            vec![well("network", &format!("the default network {vpc} in {}", zones.join(", ")))]
+            vec![well("network", format!("the default network {vpc} in {}", zones.join(", ")))]
         }
         Network::OfStack => vec![caution("network", "this region has no default network", "`nodekeeper up` makes one")],
     });
@@ -176,12 +172,12 @@ async fn account(aws: &AwsCli) -> Vec<Check> {
 async fn of_stack(context: &Context<'_>, cluster: &Cluster, name: &ClusterName) -> Checked {
     let (aws, now) = (&cluster.reach.aws, context.now());
     let Some(stack) = ClusterStack::read(aws, name).await? else {
-        return Ok(vec![caution("stack", "there is none yet", &format!("nodekeeper up {name}"))]);
+        return Ok(vec![caution("stack", "there is none yet", format!("nodekeeper up {name}"))]);
     };
     let state = format!("{name} in the state {}", stack.status);
     let state = ClusterStack::way(Some(&stack), name).map(|way| match way {
-        Deploying::Update => vec![well("stack", &state)],
-        _ => vec![wrong("stack", &state, &format!("`nodekeeper up {name}` makes it anew"))],
+        Deploying::Update => vec![well("stack", state)],
+        _ => vec![wrong("stack", state, format!("`nodekeeper up {name}` makes it anew"))],
     });
     let mut checks = or_why("stack", state);
     for (what, output) in [("heartbeats", "HeartbeatUrl"), ("sweeps", "SweepUrl"), ("grants", "GrantUrl")] {
@@ -210,7 +206,7 @@ async fn dry_run(aws: &AwsCli, cluster: &ClusterName) -> Checked {
     let invoked = aws.call(&["lambda", "invoke", "--function-name", &name, "--payload", &event, &place]).await?;
     let answer = std::fs::read_to_string(file.path())?;
     if !text(&invoked, "/FunctionError").is_empty() {
-        return Ok(vec![wrong("run", &answer, "see its log")]);
+        return Ok(vec![wrong("run", answer, "see its log")]);
     }
     let mut answer: Value = serde_json::from_str(&answer)?;
     let refused = answer.pointer_mut("/refused").map(Value::take).unwrap_or_else(|| Value::Array(Vec::new()));
@@ -229,11 +225,11 @@ async fn signs(cluster: &Cluster, now: Time) -> Checked {
 async fn url_answers(what: &str, url: &str) -> Check {
     let answer = async { reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?.get(url).send().await };
     match answer.await.map(|answer| answer.status().as_u16()) {
-        Ok(status) if status < 500 => well(what, &format!("{url} answers")),
-        Ok(status) => wrong(what, &format!("{url} answers with {status}"), "see the log of its function"),
+        Ok(status) if status < 500 => well(what, format!("{url} answers")),
+        Ok(status) => wrong(what, format!("{url} answers with {status}"), "see the log of its function"),
         Err(error) => wrong(
             what,
-            &format!("{url} does not answer: {}", error.without_url()),
+            format!("{url} does not answer: {}", error.without_url()),
             "nodes need a way there: a public address, or a NAT gateway; from here see the network and the proxy",
         ),
     }
@@ -247,15 +243,15 @@ async fn alarms(aws: &AwsCli, topic: &str) -> Checked {
     Ok(vec![match waiting {
         Some(waiting) => caution(
             "alarms",
-            &format!("{} has not confirmed", endpoint(waiting)),
+            format!("{} has not confirmed", endpoint(waiting)),
             "the link is in the first mail of AWS",
         ),
         None if all.is_empty() => caution(
             "alarms",
             "nobody gets them",
-            &format!("aws sns subscribe --topic-arn {topic} --protocol email --notification-endpoint YOU@EXAMPLE.ORG"),
+            format!("aws sns subscribe --topic-arn {topic} --protocol email --notification-endpoint YOU@EXAMPLE.ORG"),
         ),
-        None => well("alarms", &format!("to {}", all.iter().map(endpoint).collect::<Vec<_>>().join(", "))),
+        None => well("alarms", format!("to {}", all.iter().map(endpoint).collect::<Vec<_>>().join(", "))),
     }])
 }
 
@@ -283,9 +279,9 @@ async fn agent(aws: &AwsCli, url: &str) -> Checked {
     let Some((bucket, key)) = place else { return Ok(Vec::new()) };
     match aws.call(&["s3api", "head-object", "--bucket", bucket, "--key", key]).await {
         Err(error) if error.code == "404" => {
-            Ok(vec![wrong("agent", &format!("{url} is not there: no node starts"), "`nodekeeper up` puts it there")])
+            Ok(vec![wrong("agent", format!("{url} is not there: no node starts"), "`nodekeeper up` puts it there")])
         }
-        answer => Ok(vec![well("agent", &format!("{url} is there since {}", text(&answer?, "/LastModified")))]),
+        answer => Ok(vec![well("agent", format!("{url} is there since {}", text(&answer?, "/LastModified")))]),
     }
 }
 
@@ -307,7 +303,7 @@ async fn image(aws: &AwsCli, template: &str, arch: Arch) -> Checked {
     let says = format!("{id} of the launch template {template} is for {}", text(&answer, "/Images/0/Architecture"));
     let is_right = text(&answer, "/Images/0/Architecture") == arch.as_str();
     let cure = format!("sizes of {arch} need another: give them a launch template of their own, or correct their arch");
-    Ok(vec![if is_right { well("image", &says) } else { wrong("image", &says, &cure) }])
+    Ok(vec![if is_right { well("image", says) } else { wrong("image", says, cure) }])
 }
 
 /// Whether the subnets have a way to the URLs, and in how many zones they are.
@@ -324,12 +320,12 @@ async fn subnets(aws: &AwsCli, ids: &[String]) -> Checked {
     Ok(vec![match (lacking, zones.len()) {
         (Some((subnet, why)), _) => wrong(
             "subnets",
-            &format!("{}: {why}", text(subnet, "/SubnetId")),
+            format!("{}: {why}", text(subnet, "/SubnetId")),
             "its nodes reach no URL: give it a way out, or take it out of launch.subnets",
         ),
         (None, 0) => wrong("subnets", "EC2 knows none of them", "correct launch.subnets"),
         (None, 1) => caution("subnets", "all are in one zone", "with subnets of other zones EC2 has more to give"),
-        (None, _) => well("subnets", &format!("in {}, each with a way out", Vec::from_iter(zones).join(", "))),
+        (None, _) => well("subnets", format!("in {}, each with a way out", Vec::from_iter(zones).join(", "))),
     }])
 }
 

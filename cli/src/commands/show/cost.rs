@@ -3,14 +3,15 @@
 //! Guarantees: the lines and the time without work add up to the total. What is not known is counted, and printed.
 //! Does not: know a bill. The crate `history` estimates the cost from events and records.
 
-use crate::commands::amounts::{self, seconds};
 use crate::console::Context;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use clap::Args;
 use history::{By, CostLine, History, LONGEST, Report};
 use model::Span;
+use model::amounts::seconds;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
+use std::num::NonZeroUsize;
 
 #[derive(Args, Clone, Debug)]
 pub struct CostArgs {
@@ -21,8 +22,8 @@ pub struct CostArgs {
     #[arg(long, value_name = "WHAT", default_value = "name", value_parser = by)]
     by: By,
     /// Show at most this many lines, the most expensive ones
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = amounts::limit)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value = "50")]
+    limit: NonZeroUsize,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -45,8 +46,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = History::read_costs(&cluster.store, args.since, now).await?;
     let mut report = Report::of(&past, args.since, args.by);
-    let more = report.lines.len().saturating_sub(args.limit);
-    report.lines.truncate(args.limit);
+    let more = report.lines.len().saturating_sub(args.limit.get());
+    report.lines.truncate(args.limit.get());
     if args.json {
         show::json(context.out, &report)?;
     } else {

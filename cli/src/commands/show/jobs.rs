@@ -6,7 +6,6 @@
 //! behind. A list that is cut says so.
 //! Does not: change anything.
 
-use crate::commands::amounts;
 use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
 use crate::console::show::{self, Rows, or_blank, when, when_some};
@@ -23,6 +22,7 @@ use model::{JobId, JobSummary, Time};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use store::{DbError, Store, placed_last};
 
 #[derive(Args, Clone, Debug)]
@@ -36,8 +36,8 @@ pub struct JobsArgs {
     #[arg(long, conflicts_with = "queue")]
     usage: bool,
     /// Show at most this many jobs
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = amounts::limit)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value = "1000")]
+    limit: NonZeroUsize,
     /// In the order of the queue, from its head, with running jobs at the end; by default the newest come first
     #[arg(long, conflicts_with = "all")]
     queue: bool,
@@ -69,7 +69,7 @@ enum Cut {
 async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobList> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let most = match (args.queue, args.filter.is_empty()) {
-        (true, true) => args.limit.saturating_add(1),
+        (true, true) => args.limit.get().saturating_add(1),
         (true, false) => MOST_READ,
         // The queue is not listed. Only the plan is needed.
         (false, _) => 1,
@@ -92,14 +92,14 @@ async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobL
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
         job.add_snapshot(&present, &places);
     }
-    let cut = if jobs.len() > args.limit { Cut::More } else { cut };
-    jobs.truncate(args.limit);
+    let cut = if jobs.len() > args.limit.get() { Cut::More } else { cut };
+    jobs.truncate(args.limit.get());
     Ok(JobList { jobs, cut, next: present.next })
 }
 
 /// The newest jobs, and whether the list lacks some.
 async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -> anyhow::Result<(Vec<JobRow>, Cut)> {
-    let (store, filter, limit, now) = (&cluster.store, &args.filter, args.limit, context.now());
+    let (store, filter, limit, now) = (&cluster.store, &args.filter, args.limit.get(), context.now());
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
     let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
     if has_ended || !matches!(among, Among::Stored) {
@@ -172,7 +172,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
         writeln!(context.out, "{line}")?;
     }
-    let (limit, first) = (args.limit, if args.queue { "first" } else { "newest" });
+    let (limit, first) = (args.limit.get(), if args.queue { "first" } else { "newest" });
     match (cut, args.queue) {
         (Cut::Not, _) => {}
         (Cut::More, _) => {

@@ -4,7 +4,6 @@
 //! Does not: shut anything down. poll-and-scale reads the intent and shuts nodes down.
 
 use crate::changes::change_intent;
-use crate::commands::amounts::Moment;
 use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
@@ -13,6 +12,7 @@ use crate::view::present::{COUNTED, Snapshot};
 use crate::view::{node_row, with};
 use anyhow::bail;
 use clap::Args;
+use model::amounts::Moment;
 use model::{Alloc, Intent, NodeRecord, Span, Time};
 use serde_json::json;
 use std::collections::BTreeMap;

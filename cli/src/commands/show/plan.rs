@@ -4,7 +4,6 @@
 //! once. An unreadable line is named on standard error, and the other lines still get their answers.
 //! Does not: decide. The planning code of the functions decides, from the same observation.
 
-use crate::commands::amounts::Moment;
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
 use crate::console::show::{self, Rows, counted};
@@ -14,6 +13,7 @@ use crate::view::next::on_refusing;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use model::action::{PlanAnswer, PlanRow};
+use model::amounts::Moment;
 use model::{Policy, SetNote, Time, Waiting};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use crate::console::show::{one_line, several};
 use crate::console::{Cluster, UsageError};
 use crate::view::find::{Finder, Meant, short};
 use anyhow::bail;
-use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, Ranges};
+use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, Work};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,8 @@ impl AfterEach {
         let Some(theirs) = stored.iter().find_map(|job| job.summary.array_count) else {
             bail!(UsageError(format!("{given} is no array, so no element can follow one of its elements")));
         };
-        let ours: BTreeSet<u32> = jobs.iter().flat_map(elements).collect();
+        let of = |job: &Job| elements(&job.work, Array::number(job.summary.job_id));
+        let ours: BTreeSet<u32> = jobs.iter().flat_map(of).collect();
         if ours.len() != theirs as usize {
             bail!(UsageError(format!(
                 "the array {given} has {}, and this one has {}: --after-each needs the same elements",
@@ -90,8 +91,8 @@ impl AfterEach {
                 ours.len()
             )));
         }
-        let each: BTreeMap<u32, JobId> =
-            stored.iter().flat_map(|job| elements(job).map(|n| (n, job.summary.job_id)).collect::<Vec<_>>()).collect();
+        let each = stored.iter().flat_map(|job| of(job).into_iter().map(|n| (n, job.summary.job_id)));
+        let each: BTreeMap<u32, JobId> = each.collect();
         match ours.iter().find(|n| !each.contains_key(n)) {
             Some(n) => bail!("the array {given} has no stored element with the number {n}"),
             None => Ok(Self(each)),
@@ -100,18 +101,15 @@ impl AfterEach {
 
     /// Adds what the job with this number follows: of a pack, what each of its elements follows.
     pub(crate) fn add(&self, number: u32, spec: &mut JobSpec) {
-        let elements = spec.work.pack.as_ref().map_or_else(|| Ranges::of(number, number), |pack| pack.elements.clone());
-        for id in elements.iter().filter_map(|n| self.0.get(&n)) {
+        for id in elements(&spec.work, number).iter().filter_map(|n| self.0.get(n)) {
             spec.follow(*id, AfterEnd::Success);
         }
     }
 }
 
-/// The numbers of the elements of a job of an array.
-fn elements(job: &Job) -> impl Iterator<Item = u32> {
-    let number = Array::number(job.summary.job_id);
-    let elements = job.work.pack.as_ref().map_or_else(|| Ranges::of(number, number), |pack| pack.elements.clone());
-    elements.iter().collect::<Vec<_>>().into_iter()
+/// The numbers of the elements of a job of an array, which has this number: those of its pack, or its own.
+fn elements(work: &Work, number: u32) -> Vec<u32> {
+    work.pack.as_ref().map_or_else(|| vec![number], |pack| pack.elements.iter().collect())
 }
 
 /// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.

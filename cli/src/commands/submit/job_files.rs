@@ -5,7 +5,6 @@
 //! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
 use crate::changes::operate::NO_BUCKET;
-use crate::commands::amounts::seconds;
 use crate::console::{Cluster, Context, UsageError, show};
 use crate::view::find::Meant;
 use crate::view::usage::bytes_text;
@@ -16,6 +15,7 @@ use futures::future::ready;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use ignore::WalkBuilder;
 use jiff::fmt::rfc2822::DateTimeParser;
+use model::amounts::seconds;
 use model::files::{Form, MAX_CONTENT_BYTES, Output, Pattern, WORK_DIRECTORY, is_name};
 use model::{AfterEnd, Array, Content, Inputs, Job, JobSpec, Policy, S3Place, Source, Span, Time, Work};
 use s3::S3Error;

@@ -6,8 +6,8 @@
 
 use super::job_files::FileOptions;
 use super::{JobOptions, strict_json};
-use crate::commands::amounts::{Moment, gibibytes, mebibytes, seconds};
 use clap::Args;
+use model::amounts::{Moment, gibibytes, mebibytes, seconds};
 use model::{AfterEnd, JobSpec, Needs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

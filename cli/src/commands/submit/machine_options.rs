@@ -3,8 +3,8 @@
 //! Guarantees: an option has the same name and meaning wherever it is.
 //! Does not: check what is asked for; [`MachineNeed`] does.
 
-use crate::commands::amounts::gibibytes;
 use clap::{ArgAction, Args};
+use model::amounts::gibibytes;
 use model::{Arch, BadText, MachineNeed, MarketNeed};
 use serde::Serialize;
 

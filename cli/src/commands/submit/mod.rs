@@ -18,7 +18,6 @@ pub(crate) mod strict_json;
 pub(crate) mod submission;
 
 use crate::changes::operate::accepting;
-use crate::commands::amounts::{Moment, gibibytes, mebibytes, seconds};
 use crate::commands::output::follow::{Follower, Verbosity, last_allocs};
 use crate::commands::output::logs::outputs;
 use crate::commands::output::output_printer::Route;
@@ -30,6 +29,7 @@ use followed::{AfterEach, JobNames};
 use job_env::{Variable, environment, once, variable};
 use job_files::{FileOptions, LocalFiles, warn_of_forgotten};
 use machine_options::MachineOptions;
+use model::amounts::{Moment, gibibytes, mebibytes, seconds};
 use model::array::{COUNT_VARIABLE, INDEX_VARIABLE, MAX_ARRAY};
 use model::elements::{MAX_AT_ONCE, MAX_PACK};
 use model::ids::Ulid;

@@ -54,6 +54,6 @@ impl Acting<'_> {
         let limit = Limit { key, row };
         let level = if limit.needs_a_person() { SignLevel::Wrong } else { SignLevel::Caution };
         let text = format!("{limit}, met with size {}: {error}", first.size);
-        Some(Raised { what: "launch".to_owned(), level, text, to_do: limit.to_do() })
+        Some(Raised::new("launch", level, text, limit.to_do()))
     }
 }

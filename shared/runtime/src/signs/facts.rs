@@ -41,7 +41,7 @@ pub struct Raised {
 }
 
 impl Raised {
-    pub(crate) fn new(what: &str, level: SignLevel, text: impl Into<String>, to_do: impl Into<String>) -> Self {
+    pub fn new(what: &str, level: SignLevel, text: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self { what: what.to_owned(), level, text: text.into(), to_do: to_do.into() }
     }
 }
