@@ -32,8 +32,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use store::Retention;
 use store::placing::{Placing, place};
-use store::transactions::Retention;
 use store::{Db, Dynamo, Item, Store, Table};
 
 const CASES: [&str; 6] = ["idle", "busy", "launch", "shut down", "orphans", "queue"];
@@ -136,7 +136,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
                 if matches!(case, "busy" | "queue") {
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
-                    let placing = Placing { replaces: None, complete: &|_| (), keep, now: at(70) };
+                    let placing = Placing { replaces: None, output: None, keep, now: at(70) };
                     place(store, &job, &[(0, &record)], &placing).await.unwrap();
                     let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
                     let alloc = store.alloc(id).await.unwrap().unwrap();

@@ -13,7 +13,8 @@ use futures::stream::{self, LocalBoxStream, StreamExt};
 use model::{ActionName, Intent, Job, JobId, NodeRecord, NodeState, Slot, Subject, Time};
 use operate::{BY_OPERATOR, record_event, retention, retried};
 use std::collections::BTreeMap;
-use store::transactions::{JOBS_TOGETHER, Retention, change_jobs};
+use store::Retention;
+use store::transactions::{JOBS_TOGETHER, change_jobs};
 
 /// How many transactions run at the same time.
 const AT_ONCE: usize = 8;

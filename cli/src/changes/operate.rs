@@ -11,8 +11,8 @@ use model::policy::example_json;
 use model::rights::{role_arn, role_name};
 use model::{ActionName, Event, JobSpec, Policy, Subject, Time};
 use std::collections::BTreeSet;
+use store::Retention;
 use store::WriteError;
-use store::transactions::Retention;
 
 /// How often a write is retried if another writer changed the row first.
 const RETRIES: u32 = 3;

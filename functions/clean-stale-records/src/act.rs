@@ -12,7 +12,7 @@ use model::{Cloud, ControlKey, NodeId, Slot, Time};
 use runtime::answer::{ActError, ActionAnswer, ActionResult};
 use runtime::run::{CallStep, Perform, Run};
 use runtime::{catalogue, instances};
-use store::transactions::{self, Retention};
+use store::{Retention, transactions};
 use store::{delete, delete_entry, silent_since};
 
 struct CleaningRun<'a> {

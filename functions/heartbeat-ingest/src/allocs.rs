@@ -3,10 +3,10 @@
 //! Guarantees: an alloc in a report is on the node; an alloc that is not in a report is lost only if the report
 //! is complete, of the current incarnation, not stale, and knows of the placement (`as_of >= placed_seq`);
 //! the gate opens last, and only after the whole report was applied; a repeated report gets the same answer.
-//! Does not: place or stop allocs; poll-and-scale does.
+//! Does not: decide which jobs start, or stop allocs; poll-and-scale does.
 
 use crate::orders::NodeOrders;
-use crate::{Ingest, RACES};
+use crate::{CachedPolicy, Ingest, RACES};
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
 use model::{
     ActionName, Alloc, AllocId, ClientStatus, Contact, Ending, Event, NodeId, NodeRecord, NodeStatus, Reason,
@@ -14,11 +14,14 @@ use model::{
 };
 use runtime::http::{Claim, HttpError, Proven, internal, reporting, standing, unwritten};
 use std::collections::{BTreeMap, BTreeSet};
-use store::transactions::{self, Retention};
-use store::{DbError, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
+use store::transactions::{self, Beside, NextPlaced};
+use store::{DbError, Retention, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
 const MAX_ALLOCS: usize = 10_000;
+
+/// How many of the attempts to write an end also place the next job. A lost race for the job must not delay the end.
+const HAND_OVERS: u32 = 3;
 
 enum Taken {
     Yes,
@@ -42,6 +45,7 @@ const LOST_RACES: &str = "its rows changed during every attempt";
 /// One report while it is applied.
 struct AllocReporting<'a> {
     ingest: &'a Ingest,
+    cached: &'a CachedPolicy,
     proven: &'a Proven,
     report: &'a AllocReport,
     node_id: NodeId,
@@ -50,6 +54,8 @@ struct AllocReporting<'a> {
     now: Time,
     accepted: Vec<AllocId>,
     refused: Vec<RefusedUpdate>,
+    /// The allocs whose room went to another job.
+    handed_on: BTreeSet<AllocId>,
     /// What of the report could not be taken: an alloc of the node, and why.
     untaken: Option<String>,
 }
@@ -79,13 +85,24 @@ impl Ingest {
                 Err(e) => return Err(unwritten(e)),
             }
         }
-        let (keep, accepted, refused) = (Retention::of(&cached.policy), Vec::new(), Vec::new());
-        let untaken = None;
-        let mut applying =
-            AllocReporting { ingest: self, proven, report, node_id, record, keep, now, accepted, refused, untaken };
+        let keep = Retention::of(&cached.policy);
+        let mut applying = AllocReporting {
+            ingest: self,
+            cached: &cached,
+            proven,
+            report,
+            node_id,
+            record,
+            keep,
+            now,
+            accepted: Vec::new(),
+            refused: Vec::new(),
+            handed_on: BTreeSet::new(),
+            untaken: None,
+        };
         applying.presence(&report.allocs).await?;
         let ended: BTreeSet<_> = report.allocs.iter().filter(|u| u.client.is_final()).map(|u| u.alloc_id).collect();
-        let mut has_room = applying.accepted.iter().any(|id| ended.contains(id));
+        let mut has_room = applying.accepted.iter().any(|id| ended.contains(id) && !applying.handed_on.contains(id));
         if report.complete {
             applying.absence(report).await?;
             if applying.pass_gate(report).await? {
@@ -103,8 +120,9 @@ impl Ingest {
         // The end of an alloc starts a run of poll-and-scale. Without this, a working node would ask for new work only after 60 to
         // 90 s.
         let next_heartbeat_s = again_s.or_else(|| has_room.then(|| cached.soon_s()));
+        let jobs_wait = has_room && !self.next_list(now).await.alike.is_empty();
         let (status, seq) = (contact.status, life.seq);
-        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, jobs_wait: false, orders })
+        Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, jobs_wait, orders })
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.
@@ -155,13 +173,13 @@ impl AllocReporting<'_> {
 
     /// Applies one update.
     async fn update(&mut self, mut row: Option<Alloc>, update: &AllocUpdate) -> Result<Taken, HttpError> {
-        for _ in 0..RACES {
+        for attempt in 0..RACES {
             let Some(alloc) = row else { return Ok(Taken::Refused(format!("there is no alloc {}", update.alloc_id))) };
             let written = match alloc.reported(update, self.node_id, self.now) {
                 ReportOutcome::Unchanged => return Ok(Taken::Yes),
                 ReportOutcome::Refused(reason) => return Ok(Taken::Refused(reason)),
                 ReportOutcome::Changed(after) => self.write_change(&alloc, &after).await,
-                ReportOutcome::Ends(ending) => self.end(&alloc, &ending).await,
+                ReportOutcome::Ends(ending) => self.end(&alloc, &ending, attempt < HAND_OVERS).await,
             };
             match written {
                 Ok(()) => return Ok(Taken::Yes),
@@ -194,12 +212,31 @@ impl AllocReporting<'_> {
         Store::event_write(&Event::of_change(&subject, action, reason, self.now, self.keep.events))
     }
 
-    async fn end(&mut self, alloc: &Alloc, ending: &Ending) -> Result<(), WriteError> {
-        let record = Some(&self.record);
+    /// Ends an alloc. If `may_hand_on`, the next job that fits its room starts there, in the same transaction.
+    async fn end(&mut self, alloc: &Alloc, ending: &Ending, may_hand_on: bool) -> Result<(), WriteError> {
+        let (ingest, keep, now) = (self.ingest, self.keep, self.now);
+        let next = match may_hand_on {
+            true => ingest.next_on_room(self.cached, &self.record, (alloc, ending), now).await,
+            false => None,
+        };
+        let next = next.as_ref().map(|next| NextPlaced {
+            job: &next.job,
+            output: self.cached.policy.output.s3.as_ref().map(|prefix| (prefix, &ingest.cluster)),
+            needs_run: next.needs_run || ending.client() != ClientStatus::Complete,
+        });
+        let beside = Beside { conditions: &[], next };
         let after =
-            transactions::end_alloc(&self.ingest.store, record, alloc, ending, &[], self.keep, self.now).await?;
+            transactions::end_alloc(&ingest.store, Some(&self.record), alloc, ending, beside, keep, now).await?;
         if let Some(record) = after {
             self.record = record;
+        }
+        if let Some(NextPlaced { job, .. }) = next {
+            self.handed_on.insert(alloc.id());
+            let (subject, reason) =
+                (Subject::Job(job.summary.job_id), Reason::FitsOn { slots: vec![self.record.slot] });
+            let event =
+                Event::new(&subject, ActionName::Place, &reason.to_string(), now, keep.events, ingest.store.rng());
+            ingest.store.record_event(&event).await;
         }
         Ok(())
     }
@@ -253,7 +290,7 @@ impl AllocReporting<'_> {
     /// poll-and-scale ends it later.
     async fn lose(&mut self, alloc: &Alloc) -> Result<(), WriteError> {
         let why = "it is no longer on its node: restarted or wiped";
-        match (self.end(alloc, &Ending::lost(why)).await, alloc.unknown(self.now)) {
+        match (self.end(alloc, &Ending::lost(why), false).await, alloc.unknown(self.now)) {
             (Err(WriteError::Db(error @ DbError::Corrupt { .. })), Some(unknown)) => {
                 let event = self.event(alloc, ActionName::UnknownAlloc, &format!("{why}; it cannot end: {error}"));
                 self.ingest.store.transact(&[change(Some(alloc), &unknown).0, event]).await

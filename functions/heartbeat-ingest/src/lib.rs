@@ -8,9 +8,10 @@
 mod allocs;
 mod binding;
 mod heartbeat;
+mod next;
 mod orders;
 
-use model::control::IngestSummary;
+use model::control::{IngestSummary, NextList};
 use model::functions::{HEARTBEAT_INGEST, POLL_AND_SCALE};
 use model::policy::LONGEST_JITTER;
 use model::{ActionName, ClusterName, Contact, ControlKey, Event, Life, Policy, Slot, Span, Subject, Time};
@@ -37,7 +38,7 @@ fn make(parts: Parts) -> Handler {
 /// How long the policy and the size of the fleet may be cached.
 const CACHE: Span = Span::from_s(60);
 /// The most attempts at a write that loses races, before the node is told to try again later.
-pub(crate) const RACES: u32 = 4;
+pub(crate) const RACES: u32 = 5;
 
 /// The function. Between requests it keeps only a cache, a count of heartbeats, and how often nodes called. It may lose all of
 /// them.
@@ -47,7 +48,9 @@ pub struct Ingest {
     admission: NodeAdmission,
     /// The base URL of grant-credentials, if the cluster has it.
     pub(crate) grant_url: Option<String>,
+    cluster: ClusterName,
     cached: Mutex<Option<(Time, Arc<CachedPolicy>)>>,
+    next: Mutex<Option<(Time, Arc<NextList>)>>,
     summary: Mutex<(Option<Time>, u64)>,
 }
 
@@ -55,6 +58,7 @@ pub struct Ingest {
 #[derive(Debug)]
 pub(crate) struct CachedPolicy {
     pub(crate) policy: Policy,
+    pub(crate) version: u64,
     in_use: u64,
 }
 
@@ -123,8 +127,9 @@ impl Beat<'_> {
 
 impl Ingest {
     pub fn new(store: Store, credentials: NodeCredentials, cluster: ClusterName) -> Self {
-        let admission = NodeAdmission::new(HEARTBEAT_INGEST.routes, credentials, cluster);
-        Self { store, admission, grant_url: None, cached: Mutex::new(None), summary: Mutex::new((None, 0)) }
+        let admission = NodeAdmission::new(HEARTBEAT_INGEST.routes, credentials, cluster.clone());
+        let (cached, next, summary) = (Mutex::new(None), Mutex::new(None), Mutex::new((None, 0)));
+        Self { store, admission, grant_url: None, cluster, cached, next, summary }
     }
 
     /// Adds the base URL of grant-credentials, for the orders of jobs with a role.
@@ -159,8 +164,9 @@ impl Ingest {
             return Ok(Arc::clone(cached));
         }
         let (policy, control) = policy_now(&self.store).await?;
+        let version = control.policy.as_ref().map_or(0, |row| row.version.number());
         let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
-        let cached = Arc::new(CachedPolicy { policy, in_use });
+        let cached = Arc::new(CachedPolicy { policy, version, in_use });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&cached)));
         self.watch(&cached, now).await;
         Ok(cached)
@@ -226,7 +232,7 @@ mod tests {
     fn a_lease_outlasts_every_interval_and_does_not_depend_on_jitter() {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
-        let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), in_use: 1 };
+        let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), version: 1, in_use: 1 };
         let now = Time::from_ms(0);
         let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat { cached: &cached, jitter, now });
         let told = now + Span::from_ms((long.next_s(1, None) * 1000.0) as i64);
@@ -235,12 +241,12 @@ mod tests {
 
     #[test]
     fn a_node_that_has_just_become_idle_asks_often() {
-        let cached = CachedPolicy { policy: Policy::from_json(&example_json()).unwrap(), in_use: 1 };
+        let cached = CachedPolicy { policy: Policy::from_json(&example_json()).unwrap(), version: 1, in_use: 1 };
         let after = |s: i64| {
             let now = Time::from_ms(1_000_000 + s * 1000);
             Beat { cached: &cached, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
         };
-        assert_eq!([0, 8, 24, 80, 300, -9].map(after), [1.0, 1.0, 3.0, 10.0, 10.0, 1.0]);
+        assert_eq!([0, 8, 24, 80, 300, -9].map(after), [0.6, 1.0, 3.0, 10.0, 10.0, 0.6]);
     }
 
     #[test]
@@ -248,7 +254,7 @@ mod tests {
         let mut document = example_json();
         document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
         let next = |in_use| {
-            let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), in_use };
+            let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), version: 1, in_use };
             let beat = Beat { cached: &cached, jitter: 1.0, now: Time::from_ms(0) };
             [beat.next_s(0, None), beat.next_s(1, None)]
         };

@@ -58,10 +58,8 @@ fn is_noticed(write: &Value) -> bool {
         let word = value.get("S").and_then(Value::as_str);
         ClientStatus::ALL.iter().any(|status| status.is_final() && word == Some(status.as_str()))
     };
-    let ends = || {
-        values("ExpressionAttributeNames").any(|name| name == "client")
-            && values("ExpressionAttributeValues").any(is_final)
-    };
+    let sets = |wanted: &str| values("ExpressionAttributeNames").any(|name| name == wanted);
+    let ends = || sets("client") && !sets("handed_on") && values("ExpressionAttributeValues").any(is_final);
     (is_of(Table::Jobs, name) && write.get("Item").is_some()) || (is_of(Table::Allocs, name) && ends())
 }
 
@@ -79,6 +77,8 @@ mod tests {
                 "ExpressionAttributeNames": {"#n0": "version", "#n1": "client"},
                 "ExpressionAttributeValues": {":v0": {"N": "3"}, ":v1": {"S": is}}})
         };
+        let mut handed_on = client("complete");
+        handed_on["ExpressionAttributeNames"]["#n2"] = "handed_on".into();
         let placed = json!({"TableName": "t-allocs", "Item": {"alloc_id": {"S": "b"}, "client": {"S": "pending"}}});
         let cases = [
             ("PutItem", job.clone(), true),
@@ -94,6 +94,7 @@ mod tests {
             // A placement is the function's own write.
             ("TransactWriteItems", json!({"TransactItems": [{"Update": changed}, {"Put": placed}]}), false),
             ("TransactWriteItems", json!({"TransactItems": [{"ConditionCheck": changed}, {"Put": job}]}), true),
+            ("TransactWriteItems", json!({"TransactItems": [{"Update": handed_on}]}), false),
         ];
         for (operation, request, wanted) in cases {
             assert_eq!(wakes(operation, &request.to_string()), wanted, "{operation}: {request}");

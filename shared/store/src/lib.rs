@@ -16,6 +16,7 @@ mod dynamo;
 mod handles;
 pub mod placing;
 mod queue;
+mod retention;
 mod rows;
 mod search;
 mod store;
@@ -33,6 +34,7 @@ pub use db::{
 };
 pub use dynamo::{Dynamo, http_client, http_client_believing};
 pub use queue::{Ended, WaitingJobs, placed_last};
+pub use retention::Retention;
 pub use rows::end::End;
 pub use rows::job_event::JOB_EVENT;
 pub use rows::json::to_json;

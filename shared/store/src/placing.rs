@@ -6,22 +6,24 @@
 
 use crate::conditions::{change_handle, make_handle};
 use crate::db::{DbError, WriteError, ignore_conflict};
+use crate::handles::{HandleRow, handle_row};
+use crate::retention::{Retention, event_of};
 use crate::rows::change;
 use crate::store::Store;
-use crate::transactions::{HandleRow, Retention, event_of, handle_row};
 use crate::write::Write;
+use model::stored::S3Prefix;
 use model::{
-    ActionName, Alloc, AllocId, ClientStatus, Handle, HandleKind, HandleState, Job, JobState, MAX_TRANSACTION_ITEMS,
-    NodeRecord, Reason, Subject, Time, cache_handle,
+    ActionName, Alloc, AllocId, ClientStatus, ClusterName, Handle, HandleKind, HandleState, Inputs, Job, JobState,
+    MAX_TRANSACTION_ITEMS, NodeRecord, Reason, Source, Subject, Time, cache_handle,
 };
 
 /// How the members of a job are placed.
+#[derive(Clone, Copy)]
 pub struct Placing<'a> {
     /// The unknown alloc that a copy is placed for.
     pub replaces: Option<&'a Alloc>,
-    /// Adds to an alloc what the policy and other jobs decide: where its whole output is stored, and what its inputs
-    /// are.
-    pub complete: &'a (dyn Fn(&mut Alloc) + Sync),
+    /// Where the whole outputs of the cluster are stored, if they are.
+    pub output: Option<(&'a S3Prefix, &'a ClusterName)>,
     pub keep: Retention,
     pub now: Time,
 }
@@ -41,10 +43,11 @@ pub async fn place(
 ) -> Result<Vec<NodeRecord>, WriteError> {
     let address = |node: &NodeRecord| node.life().and_then(|life| life.address.clone()).unwrap_or_default();
     let hosts: Vec<String> = members.iter().filter(|_| members.len() > 1).map(|(_, node)| address(node)).collect();
+    let inputs = inputs(store, job).await?;
     let (mut job, mut written) = (job.clone(), Vec::new());
     // Besides the members, a part writes the job, and an event or the alloc that is replaced.
     for part in members.chunks((MAX_TRANSACTION_ITEMS - 2) / WRITES_OF_MEMBER.saturating_add(job.work.caches.len())) {
-        match place_part(store, &job, part, &hosts, placing).await {
+        match place_part(store, &job, part, (&hosts, &inputs), placing).await {
             Ok((after, nodes)) => {
                 job = after;
                 written.extend(nodes);
@@ -73,25 +76,21 @@ async fn place_part(
     store: &Store,
     job: &Job,
     members: &[(u32, &NodeRecord)],
-    hosts: &[String],
+    (hosts, inputs): (&[String], &Inputs),
     placing: &Placing<'_>,
 ) -> Result<(Job, Vec<NodeRecord>), WriteError> {
-    let Placing { replaces, complete, keep, now } = *placing;
+    let Placing { replaces, keep, now, .. } = *placing;
     let mut writes = Vec::new();
     let mut nodes = Vec::new();
     let mut placed = Vec::new();
     for ((member, node), n) in members.iter().zip(0u32..) {
         let id =
             AllocId { job_id: job.summary.job_id, member: *member, copy: job.summary.tries.copies.saturating_add(n) };
-        let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
-        alloc.summary.replaces = replaces.map(Alloc::id);
-        complete(&mut alloc);
-        let node_after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let (of_alloc, node_after) = place_member(store, job, (id, node), inputs, placing).await?;
         let (write, node_after) = change(Some(*node), &node_after);
         writes.push(write);
         nodes.push(node_after);
-        writes.extend(cache_rows(store, &alloc, keep, now).await?);
-        writes.push(change(None, &alloc).0);
+        writes.extend(of_alloc);
         placed.push(id);
     }
     if let (Some(original), Some(copy)) = (replaces, placed.first()) {
@@ -116,6 +115,62 @@ async fn place_part(
         skip_spent_ids(store, job, &placed).await?;
     }
     done.map(|()| (job_after, nodes))
+}
+
+/// The writes of a member besides those of its job and its node, and the record of the node with the alloc.
+async fn place_member(
+    store: &Store,
+    job: &Job,
+    (id, node): (AllocId, &NodeRecord),
+    inputs: &Inputs,
+    placing: &Placing<'_>,
+) -> Result<(Vec<Write>, NodeRecord), WriteError> {
+    let Placing { replaces, output, keep, now } = *placing;
+    let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
+    alloc.summary.replaces = replaces.map(Alloc::id);
+    alloc.output_s3 = output.map(|(prefix, cluster)| prefix.place(cluster, id));
+    alloc.work.inputs.clone_from(inputs);
+    // The row of the job gets the checkpoint of the alloc that is replaced when that ends.
+    let of_replaced = replaces.and_then(|replaced| replaced.run.checkpoint.as_ref());
+    let newest = of_replaced.into_iter().chain(job.checkpoint(id.member));
+    alloc.work.checkpoint = newest.max_by_key(|known| known.alloc_id.copy).cloned();
+    let after = node.with_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+    let mut writes = cache_rows(store, &alloc, keep, now).await?;
+    writes.push(change(None, &alloc).0);
+    Ok((writes, after))
+}
+
+/// The writes that place a job of one member on this node besides the write of the node, and the record of the node with it.
+pub(crate) async fn place_one(
+    store: &Store,
+    job: &Job,
+    node: &NodeRecord,
+    placing: &Placing<'_>,
+) -> Result<(Vec<Write>, NodeRecord), WriteError> {
+    let id = AllocId { job_id: job.summary.job_id, member: 0, copy: job.summary.tries.copies };
+    let inputs = inputs(store, job).await?;
+    let (mut writes, after) = place_member(store, job, (id, node), &inputs, placing).await?;
+    let job_after = job.with_placed(&[id]).ok_or(WriteError::CONFLICT)?;
+    writes.push(change(Some(job), &Job { hosts: Vec::new(), ..job_after }).0);
+    Ok((writes, after))
+}
+
+/// The inputs of a job. If one is an output of an earlier job, it is the output that the last successful alloc of that member
+/// stored. If there is none, the node reports that before the command starts.
+async fn inputs(store: &Store, job: &Job) -> Result<Inputs, DbError> {
+    let mut inputs = job.work.inputs.clone();
+    for source in inputs.values_mut() {
+        let Source::Output { job_id, member, path } = &*source else { continue };
+        let Some(earlier) = store.job(*job_id).await? else { continue };
+        let allocs = store.allocs_of([&earlier]).await?.rows;
+        let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
+        let succeeded = of_member.filter(|alloc| alloc.has_succeeded());
+        let last = succeeded.max_by_key(|alloc| alloc.id().copy);
+        if let Some(stored) = last.and_then(|alloc| alloc.run.kept.iter().find(|output| output.path == *path)) {
+            *source = stored.source();
+        }
+    }
+    Ok(inputs)
 }
 
 /// Skips alloc ids that have rows already. After the tables are restored from backups of different moments, an alloc

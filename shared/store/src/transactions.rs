@@ -10,70 +10,66 @@
 
 use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
 use crate::db::{DbError, WriteError, ignore_conflict};
+use crate::handles::{HandleRow, handle_row};
+use crate::placing::{Placing, place_one};
+use crate::retention::Retention;
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::together::Attempts;
 use crate::write::{Cond, Write};
 use model::events::{ENDED_ALLOC, ENDED_AS};
+use model::stored::S3Prefix;
 use model::{
-    ActionName, Alloc, AllocId, ClientStatus, Control, Ending, Event, Handle, HandleState, Job, JobId, JobSet,
-    JobTimes, MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeId, NodeRecord, Policy, Reason, Span, Subject, Time, counts_for,
+    ActionName, Alloc, AllocId, ClientStatus, ClusterName, Control, Ending, Event, Handle, HandleState, Job, JobId,
+    JobSet, MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeRecord, Reason, Span, Subject, Time, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much of a job's name an event keeps, in characters.
 const MAX_NAME: usize = 100;
 
-/// The times of the policy that this module needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Retention {
-    /// How long ended jobs and allocs are kept.
-    pub finished: Span,
-    /// How long events are kept.
-    pub events: Span,
-    /// How long the handle of a failed alloc is kept on its node.
-    pub failed_handles: Span,
-    /// How long a handle may take to appear in a report of its node.
-    pub creating: Span,
-    /// The wait before the first retry of a job, and the longest one.
-    pub retry: (Span, Span),
+/// What the transaction of an end does besides.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// The conditions that must hold on the record of the node besides its version.
+    pub conditions: &'a [Cond],
+    /// The job that gets the room.
+    pub next: Option<NextPlaced<'a>>,
 }
 
-impl Retention {
-    pub fn of(policy: &Policy) -> Self {
-        Self {
-            finished: policy.history.keep_finished(),
-            events: policy.history.keep_events(),
-            failed_handles: Span::from_s(policy.sweep.failed_keep_s),
-            creating: Span::from_s(policy.sweep.creating_s),
-            retry: (Span::from_s(policy.retry.pause_s), Span::from_s(policy.retry.most_s)),
-        }
-    }
-
-    /// The times that a job needs when one of its allocs ends.
-    pub fn of_jobs(self) -> JobTimes {
-        JobTimes { keep: self.finished, pause: self.retry.0, most: self.retry.1 }
-    }
+/// A job of one member that is placed on the room of an alloc that ends.
+#[derive(Clone, Copy)]
+pub struct NextPlaced<'a> {
+    pub job: &'a Job,
+    pub output: Option<(&'a S3Prefix, &'a ClusterName)>,
+    /// Whether a run must look at this end all the same.
+    pub needs_run: bool,
 }
 
 /// Ends an alloc. `node` is the record of its node as this run knows it. It is `None` if the life of the node is over:
-/// then there is no set to remove the alloc from. The conditions must hold on that record besides its version. Returns the node's
-/// record as written.
+/// then there is no set to remove the alloc from. Returns the node's record as written.
 pub async fn end_alloc(
     store: &Store,
     node: Option<&NodeRecord>,
     alloc: &Alloc,
     ending: &Ending,
-    conditions: &[Cond],
+    Beside { conditions, next }: Beside<'_>,
     keep: Retention,
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
     let Counted { mut writes, name, event } = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
-    writes.push(change(Some(alloc), &alloc.end(ending, keep.finished, now)).0);
+    let handed_on = next.is_some_and(|next| !next.needs_run);
+    writes.push(change(Some(alloc), &Alloc { handed_on, ..alloc.end(ending, keep.finished, now) }).0);
     let mut written = None;
     if let Some(node) = node {
-        let after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        let mut after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
+        if let Some(NextPlaced { job, output, .. }) = next {
+            let placing = Placing { replaces: None, output, keep, now };
+            let (of_next, with_next) = place_one(store, job, &after, &placing).await?;
+            writes.extend(of_next);
+            after = with_next;
+        }
         let (mut write, after) = change(Some(node), &after);
         write.when.extend_from_slice(conditions);
         writes.push(write);
@@ -107,26 +103,6 @@ fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
         // An event costs one write unit, up to 1 KiB.
         Some(name) => event.with("name", name.chars().take(MAX_NAME).collect::<String>()),
         None => event,
-    }
-}
-
-#[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
-pub(crate) enum HandleRow {
-    Is(Handle),
-    Absent,
-    /// The row cannot be read. It stays as it is, and everything else goes on. The sweep looks at it within a day after
-    /// it is repaired.
-    Unreadable,
-}
-
-pub(crate) async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
-    match store.handle(node_id, name).await {
-        Ok(row) => Ok(row.map_or(HandleRow::Absent, HandleRow::Is)),
-        Err(error @ DbError::Corrupt { .. }) => {
-            tracing::warn!(%error, "a handle is left alone");
-            Ok(HandleRow::Unreadable)
-        }
-        Err(other) => Err(other),
     }
 }
 
@@ -232,11 +208,6 @@ async fn count_member(
         Event::of_change(&Subject::Job(id.job_id), ActionName::EndJob, &reason, now, keep.events)
     });
     Ok(Counted { writes, name: job.summary.name, event })
-}
-
-/// The event of a change, as a write in the transaction of that change.
-pub(crate) fn event_of(subject: &Subject, action: ActionName, reason: &Reason, keep: Retention, now: Time) -> Write {
-    Store::event_write(&Event::of_change(subject, action, &reason.to_string(), now, keep.events))
 }
 
 /// Drains a node and writes the event. `by` is the time at which EC2 takes the instance away. Without it, EC2 may do so
@@ -350,7 +321,8 @@ pub async fn clean_node(
         record = match live {
             Some(alloc) => {
                 let ending = record.loses(reason, now);
-                match end_alloc(store, Some(&record), alloc, &ending, &more, keep, now).await {
+                let beside = Beside { conditions: &more, next: None };
+                match end_alloc(store, Some(&record), alloc, &ending, beside, keep, now).await {
                     Ok(after) => after.unwrap_or(record),
                     // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.
                     Err(WriteError::Db(error @ DbError::Corrupt { .. })) => {

@@ -231,6 +231,8 @@ faults! {
     GpusLate = 0.0,
     /// programs submit jobs with keys that others give too, are killed, and begin again (`--fault`)
     KeyGivenAgain = 0.0,
+    /// the list of what starts next is lost, older than it says, counts for too long, or is drawn again from its beginning
+    NextListWrong = 0.02,
 }
 
 impl Fault {

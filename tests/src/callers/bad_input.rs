@@ -48,7 +48,7 @@ async fn a_node_that_has_room_is_told_to_ask_for_work_soon() {
         assert_eq!(status, 200, "{body}");
         body["next_heartbeat_s"].as_f64()
     };
-    assert_eq!((report(100, "running").await, report(101, "complete").await), (None, Some(1.0)));
+    assert_eq!((report(100, "running").await, report(101, "complete").await), (None, Some(0.6)));
 }
 
 /// A request, with the status and the error of the expected answer.

@@ -128,8 +128,8 @@ fn first_of(scene: &Scene) -> String {
     scene.parties[0].1.to_string()
 }
 
-fn keep() -> store::transactions::Retention {
-    store::transactions::Retention::of(&model::policy::Policy::from_json(&quick_policy()).unwrap())
+fn keep() -> store::Retention {
+    store::Retention::of(&model::policy::Policy::from_json(&quick_policy()).unwrap())
 }
 
 /// calls.json also lists the calls to STS. They are tested below, with moto.

@@ -13,8 +13,8 @@ use runtime::observation::Observation;
 use runtime::run::Run;
 use serde_json::json;
 use std::collections::BTreeSet;
+use store::Retention;
 use store::placing::{Placing, place};
-use store::transactions::Retention;
 
 /// A world with two nodes: one runs a job, the other is idle.
 async fn running() -> (World, AllocId) {
@@ -92,7 +92,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    let placing = Placing { replaces: Some(&unknown), complete: &|_| (), keep, now };
+    let placing = Placing { replaces: Some(&unknown), output: None, keep, now };
     place(look, &before, &[(0, other)], &placing).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,

@@ -17,10 +17,10 @@ use model::{
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::transactions::{self, Retention};
 use store::{
     Dynamo, End, Pulse, Store, change_handle, delete, delete_handle, insert_handle, no_live_allocs, silent_since,
 };
+use store::{Retention, transactions};
 
 async fn suite(place: Place<'_>) {
     a_version_is_written_once(place).await;
@@ -54,8 +54,18 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
     // The first look at the container's handle was due at 680 s. The handle of a failed alloc is kept for
     // `failed_handles`, which is longer here.
     let long = Retention { failed_handles: Span::from_s(3600), ..KEEP };
-    let node =
-        transactions::end_alloc(&tables.store, Some(&node), &alloc, &failed, &[], long, at(90)).await.unwrap().unwrap();
+    let node = transactions::end_alloc(
+        &tables.store,
+        Some(&node),
+        &alloc,
+        &failed,
+        transactions::Beside::default(),
+        long,
+        at(90),
+    )
+    .await
+    .unwrap()
+    .unwrap();
     let left = tables.store.handle(fixtures::node_id(0), &alloc.id().to_string()).await.unwrap().unwrap();
     assert_eq!(left.due_at, at(90 + 3600));
     let cache = || tables.store.handle(fixtures::node_id(0), "cache:data");
@@ -172,12 +182,23 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     // Nothing changes if the caller's node record is not current.
     let old = fixtures::ready(0);
     let before = tables.all().await;
-    let stale = transactions::end_alloc(&tables.store, Some(&old), &alloc, &ending, &[], KEEP, at(90)).await;
+    let stale = transactions::end_alloc(
+        &tables.store,
+        Some(&old),
+        &alloc,
+        &ending,
+        transactions::Beside::default(),
+        KEEP,
+        at(90),
+    )
+    .await;
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
     assert_eq!(tables.ends().await, Vec::<String>::new(), "an end that was not written has no event");
-    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, &[], KEEP, at(91)).await.unwrap();
+    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, transactions::Beside::default(), KEEP, at(91))
+        .await
+        .unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
     assert_eq!(handles, [], "what a complete alloc left needs no row");
@@ -195,12 +216,28 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
 async fn a_job_never_ends_twice(place: Place<'_>) {
     let tables = Tables::new(place).await;
     let (node, _, alloc) = placed(&tables).await;
-    let after =
-        transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(0), &[], KEEP, at(90)).await;
+    let after = transactions::end_alloc(
+        &tables.store,
+        Some(&node),
+        &alloc,
+        &Ending::exited(0),
+        transactions::Beside::default(),
+        KEEP,
+        at(90),
+    )
+    .await;
     let node = after.unwrap().unwrap();
     let before = tables.all().await;
-    let again =
-        transactions::end_alloc(&tables.store, Some(&node), &alloc, &Ending::exited(1), &[], KEEP, at(91)).await;
+    let again = transactions::end_alloc(
+        &tables.store,
+        Some(&node),
+        &alloc,
+        &Ending::exited(1),
+        transactions::Beside::default(),
+        KEEP,
+        at(91),
+    )
+    .await;
     assert!(again.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
 }

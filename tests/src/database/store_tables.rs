@@ -7,8 +7,8 @@ use model::{Handle, Job, JobSpec, NodeRecord, Span};
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::sync::Arc;
+use store::Retention;
 use store::placing::Placing;
-use store::transactions::Retention;
 use store::{Db, Dynamo, Store};
 
 pub(crate) const KEEP: Retention = Retention {
@@ -94,5 +94,5 @@ pub(crate) fn spec() -> JobSpec {
 }
 
 pub(crate) fn placing_at(s: i64) -> Placing<'static> {
-    Placing { replaces: None, complete: &|_| (), keep: KEEP, now: at(s) }
+    Placing { replaces: None, output: None, keep: KEEP, now: at(s) }
 }

@@ -9,8 +9,8 @@ use model::functions::HEARTBEAT_INGEST;
 use model::{AllocId, ClientStatus, Handle, HandleKind, HandleState, JobId, JobState, Needs, NodeRecord, Span};
 use serde_json::json;
 use std::collections::BTreeMap;
-use store::transactions::{self, Retention};
 use store::{DbError, Effect, Table, WriteError, insert_handle};
+use store::{Retention, transactions};
 
 /// A cluster of one node.
 async fn small() -> (World, Raw) {

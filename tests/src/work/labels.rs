@@ -25,7 +25,7 @@ async fn ended(label: impl Fn(NodeId) -> Option<String>) -> (World, [NodeRecord;
         let node = world.nodes.get_mut(&instance(&own)).unwrap();
         node.relabelled.insert(handle.clone(), label(other.node_id().unwrap()));
         let row = world.look.job(job).await.unwrap().unwrap();
-        let keep = store::transactions::Retention::of(&world.policy);
+        let keep = store::Retention::of(&world.policy);
         let cancel = |job: &model::Job| job.cancel(keep.finished, world.now());
         let event = (model::ActionName::Cancel, "");
         store::transactions::change_jobs(&world.look, &[row], event, cancel, keep, world.now()).await.unwrap();

@@ -6,6 +6,7 @@ pub(crate) mod demands;
 pub(crate) mod followers;
 pub(crate) mod handles;
 pub(crate) mod labels;
+pub(crate) mod next;
 pub(crate) mod output;
 pub(crate) mod put_off;
 pub(crate) mod story;

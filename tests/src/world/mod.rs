@@ -353,6 +353,11 @@ impl World {
             self.clean().await;
         }
         self.machines();
+        self.nodes_live().await;
+    }
+
+    /// One round of each node, and no run.
+    pub async fn nodes_live(&mut self) {
         let (now, clock) = (self.now(), self.clock());
         let ids: Vec<String> = self.nodes.keys().cloned().collect();
         for id in ids {

@@ -174,9 +174,18 @@ async fn cost_says_what_ran_and_for_whom() {
 
     // After the end of the job, the event has what the row had.
     let ending = Ending::exited(0);
-    let keep =
-        store::transactions::Retention::of(&model::policy::Policy::from_json(&model::policy::example_json()).unwrap());
-    store::transactions::end_alloc(world.store(), Some(&node), &alloc, &ending, &[], keep, at(3700)).await.unwrap();
+    let keep = store::Retention::of(&model::policy::Policy::from_json(&model::policy::example_json()).unwrap());
+    store::transactions::end_alloc(
+        world.store(),
+        Some(&node),
+        &alloc,
+        &ending,
+        store::transactions::Beside::default(),
+        keep,
+        at(3700),
+    )
+    .await
+    .unwrap();
     world.now = at(7300);
     let report = world.run(&["cost", "--json"]).await.json();
     assert_eq!((&report["lines"][0]["node_s"], &report["lines"][0]["usd"]), (&3600.into(), &0.1.into()));

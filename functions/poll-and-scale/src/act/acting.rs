@@ -11,8 +11,8 @@ use runtime::answer::ActError;
 use runtime::run::Run;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use store::transactions::{self, Retention};
 use store::{Cond, WriteError};
+use store::{Retention, transactions};
 
 /// The result of an action that returns no value.
 pub(super) type Done = Result<(), ActError>;

@@ -5,11 +5,12 @@
 //! Does not: decide; the plan does.
 
 use super::acting::{Acting, Done};
-use model::{Alloc, AllocId, Desired, Ending, Inputs, Job, JobId, NodeId, NodeRecord, ResolvedCopy, Source, Time};
+use model::{Alloc, AllocId, Desired, Ending, Job, JobId, NodeId, NodeRecord, ResolvedCopy, Time};
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
 use store::placing::{Placing, place};
-use store::{Write, change, no_job, transactions, unchanged};
+use store::transactions::{self, Beside};
+use store::{Write, change, no_job, unchanged};
 
 impl Acting<'_> {
     pub(super) async fn lose(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {
@@ -20,8 +21,16 @@ impl Acting<'_> {
         let record = self.run.locks.record_of(node_id);
         let alloc = self.lost(id, node_id, record.as_ref(), self.run.now()).await?;
         let ending = record.as_ref().map_or_else(|| Ending::lost(reason), |record| record.loses(reason, now));
-        let written =
-            transactions::end_alloc(self.run.store, record.as_ref(), &alloc, &ending, &[], self.keep, now).await?;
+        let written = transactions::end_alloc(
+            self.run.store,
+            record.as_ref(),
+            &alloc,
+            &ending,
+            Beside::default(),
+            self.keep,
+            now,
+        )
+        .await?;
         if let Some(written) = written {
             self.run.locks.wrote(written);
         }
@@ -59,45 +68,12 @@ impl Acting<'_> {
     async fn place_members(&self, job: &Job, on: &[(u32, NodeId)], replaces: Option<&Alloc>, now: Time) -> Done {
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
-        let inputs = self.inputs(job).await?;
-        let complete = |alloc: &mut Alloc| {
-            self.complete(alloc, &inputs);
-            // The row of the job gets the checkpoint of the alloc that is replaced when that ends.
-            let of_replaced = replaces.and_then(|replaced| replaced.run.checkpoint.as_ref());
-            let newest = of_replaced.into_iter().chain(job.checkpoint(alloc.id().member));
-            alloc.work.checkpoint = newest.max_by_key(|known| known.alloc_id.copy).cloned();
-        };
-        let placing = Placing { replaces, complete: &complete, keep: self.keep, now };
+        let output = self.run.observed.policy.output.s3.as_ref().map(|prefix| (prefix, &self.settings.cluster));
+        let placing = Placing { replaces, output, keep: self.keep, now };
         for written in place(self.run.store, job, &members, &placing).await? {
             self.run.locks.wrote(written);
         }
         Ok(())
-    }
-
-    /// Adds the inputs of the job, and where the alloc's whole output is stored by the policy of this run.
-    fn complete(&self, alloc: &mut Alloc, inputs: &Inputs) {
-        let prefix = self.run.observed.policy.output.s3.as_ref();
-        alloc.output_s3 = prefix.map(|prefix| prefix.place(&self.settings.cluster, alloc.id()));
-        alloc.work.inputs.clone_from(inputs);
-    }
-
-    /// The inputs of a job. If one is an output of an earlier job, it is the output that the last successful alloc of that member
-    /// stored. If there is none, the node reports that before the command starts.
-    async fn inputs(&self, job: &Job) -> Result<Inputs, ActError> {
-        let mut inputs = job.work.inputs.clone();
-        let store = self.run.store;
-        for source in inputs.values_mut() {
-            let Source::Output { job_id, member, path } = &*source else { continue };
-            let Some(earlier) = store.job(*job_id).await? else { continue };
-            let allocs = store.allocs_of([&earlier]).await?.rows;
-            let of_member = allocs.iter().filter(|alloc| alloc.id().member == *member);
-            let succeeded = of_member.filter(|alloc| alloc.has_succeeded());
-            let last = succeeded.max_by_key(|alloc| alloc.id().copy);
-            if let Some(stored) = last.and_then(|alloc| alloc.run.kept.iter().find(|output| output.path == *path)) {
-                *source = stored.source();
-            }
-        }
-        Ok(inputs)
     }
 
     pub(super) async fn stop_and_count_lost(&self, id: AllocId, node_id: NodeId, reason: &str, now: Time) -> Done {

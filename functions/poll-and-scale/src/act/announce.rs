@@ -1,4 +1,4 @@
-//! The events of a run about what it does not do: jobs that wait, and caps that bind.
+//! What a run leaves behind about what it does not do: events about jobs that wait and caps that bind, and the notes for later runs.
 //!
 //! Guarantees: the events and the row of what was announced are one transaction, so that an event is neither lost nor
 //! repeated if the run is killed.
@@ -6,8 +6,8 @@
 
 use super::acting::Acting;
 use crate::plan::FleetPlan;
-use model::control::AnnouncedRow;
-use model::{ControlKey, Event, Reason, Waiting};
+use model::control::{AnnouncedRow, NextJobs, NextList};
+use model::{ControlKey, Event, Reason, Span, Waiting};
 use std::sync::PoisonError;
 use store::{Store, change, ignore_conflict};
 
@@ -26,6 +26,21 @@ impl Acting<'_> {
     pub(super) async fn note_after_place(&self) {
         if let Some(after) = &self.run.observed.after_place {
             self.run.note_place(&ControlKey::AfterPlace, after).await;
+        }
+    }
+
+    /// Lists the jobs that start next on freed room. If the list is lost, they wait for runs.
+    pub(super) async fn list_next(&self, plan: &FleetPlan) {
+        let observed = self.run.observed;
+        let before = observed.control.next_jobs.clone().unwrap_or_else(|| NextList::new(&ControlKey::NextJobs));
+        if (plan.next.alike.is_empty() && before.alike.is_empty()) || !self.run.may_begin() {
+            return;
+        }
+        let until_at = Some(observed.observed_at + Span::from_s(observed.policy.poll.stale_after_s));
+        let next = NextJobs { until_at, policy_version: observed.policy_version, ..plan.next.clone() };
+        // A conflict is fine: another run has listed what it has read.
+        if let Err(error) = ignore_conflict(self.run.store.write_entry(&before, &before.with(next)).await) {
+            tracing::warn!(%error, "the jobs that start next were not listed");
         }
     }
 

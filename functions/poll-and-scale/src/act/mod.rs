@@ -70,6 +70,7 @@ impl Perform<Action> for Acting<'_> {
         self.announce_news(plan).await;
         self.note_queue_place(plan).await;
         self.note_after_place().await;
+        self.list_next(plan).await;
     }
 }
 

@@ -4,6 +4,7 @@
 //! subject of the event and the locks of an action all come from its [`About`], so that they cannot disagree.
 //! Does not: know how an action is carried out; each function does.
 
+use crate::control::NextJobs;
 use crate::enums::ActionName;
 use crate::{AllocId, BrakeChange, Explanation, JobId, NodeId, Reason, Slot, Span, Subject};
 use serde::Serialize;
@@ -166,6 +167,8 @@ pub struct Plan<A> {
     pub unready: u32,
     /// Slots whose nodes are not needed.
     pub surplus: Vec<Slot>,
+    /// What starts next on freed room.
+    pub next: NextJobs,
     /// What is not done, and why.
     pub explained: Explanation,
 }
@@ -173,7 +176,7 @@ pub struct Plan<A> {
 impl<A> Default for Plan<A> {
     fn default() -> Self {
         let (actions, wanted, surplus) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { actions, wanted, unready: 0, surplus, explained: Explanation::default() }
+        Self { actions, wanted, unready: 0, surplus, next: NextJobs::default(), explained: Explanation::default() }
     }
 }
 

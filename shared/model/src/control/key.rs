@@ -32,6 +32,10 @@ pub enum ControlKey {
     AfterPlace,
     /// `jobs_place`: where the next run of clean-stale-records goes on in the jobs table.
     JobsPlace,
+    /// `next_jobs`: the jobs that start next on freed room. See [`super::next_jobs`].
+    NextJobs,
+    /// `next_turn`: how many of them were drawn.
+    NextTurn,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
     Demand(String),
     /// `announced`: what poll-and-scale has told about waiting jobs. See [`super::AnnouncedRow`].
@@ -41,7 +45,7 @@ pub enum ControlKey {
 }
 
 /// The keys that are one word.
-const WORDS: [(ControlKey, &str); 9] = [
+const WORDS: [(ControlKey, &str); 11] = [
     (ControlKey::Policy, "policy"),
     (ControlKey::FailedStarts, "boot_failures"),
     (ControlKey::Ingest, "ingest"),
@@ -49,6 +53,8 @@ const WORDS: [(ControlKey, &str); 9] = [
     (ControlKey::QueuePlace, "queue_place"),
     (ControlKey::AfterPlace, "after_place"),
     (ControlKey::JobsPlace, "jobs_place"),
+    (ControlKey::NextJobs, "next_jobs"),
+    (ControlKey::NextTurn, "next_turn"),
     (ControlKey::Announced, "announced"),
     (ControlKey::Catalogue, "catalogue"),
 ];

@@ -9,6 +9,7 @@ pub mod brake;
 mod demand_set;
 mod entries;
 pub(crate) mod key;
+pub mod next_jobs;
 
 pub use demand_set::WantedSet;
 pub use entries::{
@@ -17,6 +18,7 @@ pub use entries::{
     PolicyRow, PollTurn, ReadPlace, Release, RunNote, RunRow,
 };
 pub use key::ControlKey;
+pub use next_jobs::{NextDraw, NextJobs, NextList, NextTurn};
 
 use crate::enums::BrakeKind;
 use crate::{Catalogue, Offering, Policy, Span, Time, Version};
@@ -98,6 +100,8 @@ pub struct Control {
     pub catalogue: Option<CatalogueRow>,
     /// The rows that cannot be read, and the rows with an unknown key.
     pub unreadable: Vec<UnreadableEntry>,
+    /// The jobs that start next on freed room; `None`: no run has listed any.
+    pub next_jobs: Option<NextList>,
     /// The limits on launches, and the failed starts.
     pub waits: Entries<LaunchWait>,
     pub demand_sets: Entries<DemandTerms>,
@@ -170,8 +174,10 @@ impl Control {
                 keep(&mut self.places, key, row)?;
             }
             ControlKey::Ingest => keep(&mut self.ingest, key, row)?,
-            // Nobody reads it from here, but a row that cannot be read is told.
+            ControlKey::NextJobs => self.next_jobs = Some(serde_json::from_value(row)?),
+            // Nobody reads these from here, but a row that cannot be read is told.
             ControlKey::LastRun => drop(serde_json::from_value::<PollTurn>(row)?),
+            ControlKey::NextTurn => drop(serde_json::from_value::<NextDraw>(row)?),
         }
         Ok(())
     }
@@ -246,6 +252,11 @@ impl Control {
         entry(&self.places, key)
     }
 
+    /// Whether a brake holds something back.
+    pub fn is_braked(&self, now: Time) -> bool {
+        self.brakes.iter().any(|(key, row)| matches!(key, ControlKey::Brake(_)) && row.holds_back(now))
+    }
+
     pub fn ingest(&self) -> IngestSummary {
         entry(&self.ingest, &ControlKey::Ingest)
     }
@@ -293,6 +304,8 @@ mod tests {
             ControlKey::QueuePlace,
             ControlKey::AfterPlace,
             ControlKey::JobsPlace,
+            ControlKey::NextJobs,
+            ControlKey::NextTurn,
             ControlKey::Demand("ci-builds".into()),
             ControlKey::Announced,
             ControlKey::Catalogue,

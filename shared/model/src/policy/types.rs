@@ -102,10 +102,9 @@ impl HeartbeatPolicy {
         (self.idle_s as f64).max(self.least_s(in_use)).min(self.interval_s(in_use))
     }
 
-    /// The seconds until a node that has room asks for new work for the first time. poll-and-scale needs a
-    /// few seconds to place work.
+    /// The seconds until a node that has room asks for new work for the first time: a run that an end wakes needs about as long.
     pub fn soon_s(&self, in_use: u64) -> f64 {
-        self.least_s(in_use).max(1.0).min(self.idle_interval_s(in_use))
+        self.least_s(in_use).max(0.6).min(self.idle_interval_s(in_use))
     }
 
     /// The length of every lease: the longest interval of a node with allocs, plus the grace.

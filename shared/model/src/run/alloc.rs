@@ -39,6 +39,9 @@ pub struct Alloc {
     pub run: RunReport,
     /// When the alloc became final.
     pub finished_at: Option<Time>,
+    /// Whether its room went to another job in the write that ended it, and no run need look (`docs/rules.md#next`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub handed_on: bool,
     /// Epoch **seconds**: DynamoDB deletes the row some time after.
     pub expires_at: Option<i64>,
 }
@@ -94,6 +97,7 @@ impl Alloc {
             exit_code: None,
             run: RunReport::default(),
             finished_at: None,
+            handed_on: false,
             expires_at: None,
         })
     }

@@ -5,6 +5,7 @@ use super::{
     set, slot, text, time, usable_gpus, within,
 };
 use crate::caller::{Caller, Kind};
+use crate::check::jobs;
 use crate::core::lock;
 use crate::database::{Change, Model};
 use model::{AllocId, EndCause, NodeId, Span};
@@ -476,8 +477,12 @@ impl Check {
     /// Each member of a job has a node of its own. The job is placed by the transaction that places its last member.
     fn invariant_all_members_are_placed_at_once(&self, model: &Model, changes: &[Change], placed: &[&Item]) {
         let rule = "invariant_all_members_are_placed_at_once";
-        let jobs = changes.iter().filter(|c| c.table == Table::Jobs);
-        for job in jobs {
+        // The transaction may also end an alloc of another job, whose room the placed one gets.
+        let is_placed = |c: &&Change| {
+            let job = c.after.as_deref().and_then(jobs::job_id);
+            c.table == Table::Jobs && placed.iter().any(|a| alloc_id(a).map(|id| id.job_id) == job)
+        };
+        for job in changes.iter().filter(is_placed) {
             let (Some(before), Some(after)) = (job.before.as_deref(), job.after.as_deref()) else { continue };
             let copies: BTreeMap<u32, u32> =
                 placed.iter().filter_map(|a| alloc_id(a)).map(|a| (a.copy, a.member)).collect();

@@ -19,6 +19,7 @@ mod interruptions;
 mod jobs;
 mod ledger;
 mod left;
+mod next;
 mod nodes;
 mod row;
 mod shutdown;
@@ -110,6 +111,7 @@ struct Seen {
     /// When a row of a handle of each node was last written.
     handles_changed_at: HashMap<NodeId, Time>,
     jobs: usize,
+    lists: next::Lists,
     /// The job of each key.
     keyed: HashMap<String, JobId>,
     /// Allocs of jobs of several members whose members are all placed.
@@ -406,6 +408,7 @@ impl Check {
                 Table::Events => after.into_iter().for_each(|event| self.told(caller, event)),
             }
         }
+        self.handed_on(caller, model, changes);
         self.needs_events(caller, changes);
         self.unreadable(caller, changes);
         self.invariant_one_copy_of_a_member_is_wanted(changes);
@@ -485,7 +488,7 @@ impl Check {
             let right = rows.into_iter().flatten().all(|row| match change.table {
                 Table::Nodes | Table::Allocs | Table::Handles => node_id(row) == Some(*node),
                 Table::Jobs => text(row, "job_id").and_then(|j| j.parse().ok()).is_some_and(|j| jobs.contains(&j)),
-                Table::Control => text(row, "key") == Some("ingest"),
+                Table::Control => matches!(text(row, "key"), Some("ingest" | "next_turn")),
                 Table::Events => true,
             });
             if !right {

@@ -7,6 +7,7 @@
 mod arrivals;
 mod controllers;
 mod leaving;
+mod listing;
 mod operators;
 mod programs;
 mod replay;
@@ -269,6 +270,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).spoil()),
             tokio::spawn(Arc::clone(&self).controller()),
             tokio::spawn(Arc::clone(&self).copies_leave()),
+            tokio::spawn(Arc::clone(&self).lists_go_wrong()),
         ] {
             drop(work);
         }

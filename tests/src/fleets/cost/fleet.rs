@@ -343,14 +343,16 @@ impl Fleet {
     /// Reports until there is no more news.
     async fn report(&mut self, id: &str, node: &mut Node) {
         while let Some(report) = node.protocol.report() {
-            let ended = report.allocs.iter().any(|a| a.client.is_final());
+            let ended = report.allocs.iter().filter(|a| a.client.is_final()).map(|a| a.alloc_id).collect::<Vec<_>>();
             let event = Self::post(node, "allocs", &report);
             let answer = good(&self.ingest.0.handle(&event, self.now()).await);
             self.note(Kind::AllocReport, self.ingest.1.take());
             node.protocol.on_report(&answer);
             self.work(id, node);
             self.report_handles_in(id, node, CHANGE_MS);
-            if ended {
+            let store = Store::new(Arc::new(Meter::new(&self.tables)));
+            let rows = store.allocs(ended).await.unwrap();
+            if rows.iter().any(|alloc| alloc.summary.client.is_final() && !alloc.handed_on) {
                 self.wake(json!({"Records": [{"eventName": "MODIFY"}]}));
             }
         }

@@ -19,6 +19,7 @@ mod counts;
 mod eligible;
 mod explain;
 mod find_ways;
+mod next;
 mod packing;
 mod prices;
 mod sets;
@@ -48,6 +49,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
     // Launches beyond `launch.max_per_run` were counted and reserved too. The next runs make them.
     let mut slots = free_slots(view);
     slots.truncate(view.observed.policy.launch.max_per_run as usize);
+    plan.next = next::list(view, &packing, &served.waiting);
     explain::waiting(view, &packing, &served.waiting, &slots, &mut plan.explained);
     (plan.wanted, plan.unready) = if packing.findings.is_delayed {
         // The nodes that a run without the pause would launch are wanted too.

@@ -7,6 +7,7 @@ mod arrays;
 mod caps;
 mod explained;
 mod machines;
+mod next;
 mod outage;
 mod put_off;
 mod reconnects;
