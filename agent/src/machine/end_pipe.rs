@@ -1,6 +1,6 @@
 //! The pipe by which supervisors wake their agent when an alloc has ended.
 //!
-//! Guarantees: no supervisor waits for an agent; ends that come within some milliseconds wake the agent once.
+//! Guarantees: no supervisor waits for an agent; ends that come together wake the agent once.
 //! Does not: say which alloc ended, or reach an agent that does not run: whoever is woken must look now and then all the same.
 
 use nix::sys::stat::Mode;
@@ -9,16 +9,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
 /// The pipe in the data directory.
 pub const END_PIPE: &str = "ends";
-
-/// How long an end waits for others, which then go in the same report.
-const TOGETHER: Duration = Duration::from_millis(5);
 
 /// Opens the pipe for the agent. An earlier agent may have left it.
 pub fn open(path: &Path) -> io::Result<Receiver> {
@@ -31,7 +26,6 @@ pub fn open(path: &Path) -> io::Result<Receiver> {
 pub async fn pass_on(pipe: &Receiver, wakes: &Notify) {
     loop {
         let _ready = pipe.readable().await;
-        sleep(TOGETHER).await;
         while pipe.try_read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
         wakes.notify_one();
     }
@@ -46,6 +40,7 @@ pub fn wake(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokio::time::timeout;
 
     #[tokio::test]
