@@ -96,12 +96,8 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("price bill", "cost"),
 ];
 
-/// The command with examples and groups, in all its commands.
-pub fn dressed(command: Command) -> Command {
-    below(command, "")
-}
-
-fn below(command: Command, path: &str) -> Command {
+/// The command with examples and groups, in all its commands. `path` has the words before it, without the program.
+pub fn dressed(command: Command, path: &str) -> Command {
     let more = command.get_after_help().map(|more| format!("{more}\n\n")).unwrap_or_default();
     let example = EXAMPLES.iter().find(|(of, _)| *of == path).map(|(_, line)| format!("{more}Example: {line}"));
     let command = if let Some(example) = example { command.after_help(example) } else { command };
@@ -113,7 +109,7 @@ fn below(command: Command, path: &str) -> Command {
     });
     command.mut_subcommands(|inner| {
         let path = format!("{path} {}", inner.get_name());
-        below(inner, path.trim_start())
+        dressed(inner, path.trim_start())
     })
 }
 
@@ -147,7 +143,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn all() -> Command {
-        dressed(crate::command::Command::augment_subcommands(Command::new("nodekeeper")))
+        dressed(crate::command::Command::augment_subcommands(Command::new("nodekeeper")), "")
     }
 
     /// The commands that have none below them, with their paths.

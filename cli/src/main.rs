@@ -115,7 +115,7 @@ async fn main() -> ExitCode {
 }
 
 fn whole() -> clap::Command {
-    with_negative_numbers(help::dressed(Cli::command()))
+    with_negative_numbers(help::dressed(Cli::command(), ""))
 }
 
 /// Allows a negative number as the value of each option. clap would otherwise take it for an option, and not say why it is wrong.

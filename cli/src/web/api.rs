@@ -2,6 +2,7 @@
 //!
 //! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
 
+use crate::console::aws_cli::text;
 use crate::console::show::without_nulls;
 use crate::view::status::counts;
 use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, folded, job_detail, node_detail, with};
@@ -89,11 +90,6 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
     dated(live.present.now, overview)
 }
 
-/// A text of a row.
-fn text<'r>(row: &'r Value, name: &str) -> &'r str {
-    row.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
@@ -122,7 +118,7 @@ pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
 pub(super) async fn nodes(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let live = web.live().await?;
-    let part = wanted.of(live.nodes(), |row| text(row, "state"));
+    let part = wanted.of(live.nodes(), |row| text(row, "/state"));
     dated(live.present.now, with(json!(part), json!({ "counts": live.status.nodes })))
 }
 
@@ -143,7 +139,7 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQue
         names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
     let rows = past.latest.iter().map(|event| event_row(event, name(&event.subject)));
-    dated(past.to, wanted.of(rows.collect(), |row| text(row, "subject").split('#').next().unwrap_or_default()))
+    dated(past.to, wanted.of(rows.collect(), |row| text(row, "/subject").split('#').next().unwrap_or_default()))
 }
 
 /// A span of time that ends now.
