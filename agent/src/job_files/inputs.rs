@@ -37,7 +37,7 @@ pub struct FetchedInputs {
     /// Of all inputs whose size is known.
     all: AtomicU64,
     done: AtomicU64,
-    /// The file that is being written: it is as long as what came.
+    /// The file that is being written: it is as long as what came, but for the parts that come at the moment.
     file: Mutex<Option<File>>,
 }
 

@@ -21,8 +21,8 @@ pub enum S3Error {
     /// The object has more bytes than the caller takes.
     #[error("the object has more than {most} bytes: {bytes}")]
     TooLarge { bytes: u64, most: u64 },
-    /// What is to be stored is not what the caller said.
-    #[error("it changes while it is stored")]
+    /// What is to be stored is not what the caller said, or the object is not what it was.
+    #[error("it changes meanwhile")]
     Changed,
 }
 
@@ -40,6 +40,7 @@ impl S3Error {
         match (status, code) {
             (404, "NoSuchKey" | "") => Self::Absent,
             (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => Self::Denied(text),
+            (416, _) => Self::Changed,
             (429 | 500.., _) | (400, "RequestTimeout") => Self::Failed(text),
             _ => Self::Refused(text),
         }
@@ -58,6 +59,7 @@ mod tests {
         assert_eq!(S3Error::of(403, "AccessDenied", "m"), S3Error::Denied(text(403, "AccessDenied")));
         assert_eq!(S3Error::of(400, "ExpiredToken", "m"), S3Error::Denied(text(400, "ExpiredToken")));
         assert_eq!(S3Error::of(400, "MalformedXML", "m"), S3Error::Refused(text(400, "MalformedXML")));
+        assert_eq!(S3Error::of(416, "InvalidRange", "m"), S3Error::Changed);
         assert_eq!(S3Error::of(503, "SlowDown", "m"), S3Error::Failed(text(503, "SlowDown")));
         assert_eq!(S3Error::of(400, "x", &"y".repeat(1000)).to_string().chars().count(), "refused: ".len() + 300);
     }

@@ -19,11 +19,11 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::task::JoinSet;
 
 /// A larger file goes in parts, and each part but the last one has at least this many bytes.
-const PART_BYTES: u64 = 8 << 20;
+pub(crate) const PART_BYTES: u64 = 8 << 20;
 /// The most parts of an object.
 const MAX_PARTS: u64 = 10_000;
-/// How many parts are sent at a time, at most.
-const AT_ONCE: usize = 4;
+/// How many parts are sent or read at a time, at most.
+pub(crate) const AT_ONCE: usize = 4;
 /// The memory for the parts that are being sent, in bytes. One part may need more.
 const MEMORY: u64 = 128 << 20;
 
@@ -121,7 +121,7 @@ fn check(digest: Sha256, sha256: &str) -> Result<(), S3Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{Access, Keys};
     use async_trait::async_trait;
@@ -147,6 +147,14 @@ mod tests {
         async fn refused(&self, _: &Access, _: Option<&str>) {}
     }
 
+    /// S3 that this answers for.
+    pub(crate) async fn s3_of(router: Router) -> S3 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        S3::new(Arc::new(Anybody), "r".to_owned(), Some(&url)).unwrap()
+    }
+
     /// The bodies that came, by method and query, and whether the parts can be put together.
     type Came = Arc<Mutex<(BTreeMap<String, Bytes>, bool)>>;
 
@@ -163,11 +171,7 @@ mod tests {
 
     async fn stored(text: &str, sha256: Option<&str>, is_well: bool) -> (Result<(), S3Error>, BTreeMap<String, Bytes>) {
         let came = Came::new(Mutex::new((BTreeMap::new(), is_well)));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().route("/bbb/k", any(answer)).with_state(Arc::clone(&came));
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        let s3 = S3::new(Arc::new(Anybody), "r".to_owned(), Some(&url)).unwrap();
+        let s3 = s3_of(Router::new().route("/bbb/k", any(answer)).with_state(Arc::clone(&came))).await;
         let (dir, place) = (tempfile::tempdir().unwrap(), "s3://bbb/k".parse().unwrap());
         let path = dir.path().join("f");
         std::fs::write(&path, text).unwrap();

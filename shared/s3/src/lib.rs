@@ -18,7 +18,7 @@ mod xml;
 
 pub use call::S3;
 pub use error::S3Error;
-pub use read::Head;
+pub use read::{Head, again};
 pub use sign::{Signed, signature};
 
 use async_trait::async_trait;

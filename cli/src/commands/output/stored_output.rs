@@ -7,14 +7,9 @@ use super::output_printer::{Printer, Route, Text};
 use crate::console::{Cluster, Context};
 use model::stored::{BOTH, END, PIECE_BYTES};
 use model::{S3Place, Switches};
-use s3::{Head, S3Error};
+use s3::{Head, S3Error, again};
 use std::ops::Range;
-use std::time::Duration;
 
-/// How often a call is retried if S3 gives no usable answer or the connection breaks.
-const AGAIN: u32 = 3;
-/// The wait before each retry.
-const WAIT: Duration = Duration::from_secs(1);
 /// The most bytes of the list of switches of a piece: each has at most eight digits and a comma.
 const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
 
@@ -101,17 +96,6 @@ async fn piece(cluster: &Cluster, place: &S3Place, at: u64, size: u64) -> Result
         switches = serde_json::from_slice(&list).map_err(|e| S3Error::Failed(format!("its switches: {e}")))?;
     }
     Ok(Text::new(&bytes, switches.part(from, 0)))
-}
-
-async fn again<T>(call: impl AsyncFn() -> Result<T, S3Error>) -> Result<T, S3Error> {
-    let mut left = AGAIN;
-    loop {
-        match call().await {
-            Err(S3Error::Failed(_)) if left > 0 => left -= 1,
-            done => return done,
-        }
-        tokio::time::sleep(WAIT).await;
-    }
 }
 
 fn text_of(error: &S3Error, place: &S3Place) -> String {
