@@ -139,7 +139,8 @@ impl Check {
             let Some((kind, at, place, alike)) = find(listed, id.job_id) else { return false };
             let version = many(listed, "version");
             let applies = self.core.now() <= Time::from_ms(many(listed, "until_at").cast_signed()) + SLACK;
-            let is_current = version == many(&turn, "list") && drawn_again != Some(version);
+            // A process may use the last list for a moment, and somebody may have taken its turn away.
+            let is_past = version < many(&turn, "list") || drawn_again == Some(version);
             let earlier = |(n, other): (usize, &Value)| {
                 let fits = ROOM.iter().all(|name| many(other, name) <= many(alike, name));
                 let asks = ["instance_type", "market", "arch", "gpu_type", "gpu_memory_gib", "require", "containers"];
@@ -151,8 +152,10 @@ impl Check {
                 let next = || list(other, "jobs").iter().enumerate().find(|(at, _)| !is_drawn(n, *at));
                 fits && is_open && same && !kept && next().is_some_and(|(_, next)| many(next, "place") < place)
             };
-            let in_turn = !is_current
-                || (0..=at).all(|at| is_drawn(kind, at)) && !list(listed, "alike").iter().enumerate().any(earlier);
+            let in_turn = is_past
+                || version == many(&turn, "list")
+                    && (0..=at).all(|at| is_drawn(kind, at))
+                    && !list(listed, "alike").iter().enumerate().any(earlier);
             let is_open = !names(listed, "closed", on)
                 && (!names(listed, "kept", on)
                     || listed.pointer("/kept_for").and_then(Value::as_u64) == Some(kind as u64));
