@@ -90,7 +90,15 @@ STREAM_VERBS = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams
 # A new job and an alloc that ends wake poll-and-scale, and no other write does.
 STREAMS = {
     "NewJobs": ("jobs", {"eventName": ["INSERT"]}),
-    "EndedAllocs": ("allocs", {"eventName": ["MODIFY"], "dynamodb": {"NewImage": {"client": {"S": ["complete", "failed"]}}}}),
+    "EndedAllocs": (
+        "allocs",
+        {
+            "eventName": ["MODIFY"],
+            "dynamodb": {
+                "NewImage": {"client": {"S": ["complete", "failed"]}, "handed_on": {"BOOL": [{"exists": False}]}},
+            },
+        },
+    ),
 }
 # The events of EC2 that wake poll-and-scale, and how often they are tried again. A warning is the only one that no later run can see.
 WARNINGS = ("EC2 Spot Instance Interruption Warning", "EC2 Capacity Reservation Instance Interruption Warning", "EC2 Instance Rebalance Recommendation")

@@ -123,7 +123,7 @@ impl AlikeJobs {
 impl NextJobs {
     /// Lists these jobs, in the order of the queue, as many as are useful in a fleet with so many live allocs. The array: its limit
     /// keeps the job waiting.
-    pub fn list<'a>(&mut self, jobs: impl Iterator<Item = (&'a JobSummary, Option<Array>)>, allocs: usize) {
+    pub fn fill<'a>(&mut self, jobs: impl Iterator<Item = (&'a JobSummary, Option<Array>)>, allocs: usize) {
         for ((job, array), place) in jobs.take(allocs.clamp(LENGTH.0, LENGTH.1)).zip(0..) {
             let next = NextJob { place, job_id: job.job_id, version: job.version.number() };
             let new = AlikeJobs::of(job, array);
@@ -218,7 +218,7 @@ mod tests {
     /// Version 7 of the list of these jobs, in their order.
     fn list(jobs: &[(JobSummary, Option<Array>)]) -> NextList {
         let mut next = NextJobs { until_at: Some(at(100)), ..NextJobs::default() };
-        next.list(jobs.iter().map(|(job, array)| (job, *array)), 0);
+        next.fill(jobs.iter().map(|(job, array)| (job, *array)), 0);
         let mut row = NextList::new(&ControlKey::NextJobs).with(next);
         row.version = crate::Version(7);
         row
@@ -380,7 +380,7 @@ mod tests {
         let length = |many: u32, allocs: usize, memory: fn(u32) -> u64| {
             let jobs: Vec<JobSummary> = (0..many).map(|n| job(n, |spec| spec.needs.memory_mib = memory(n))).collect();
             let mut next = NextJobs::default();
-            next.list(jobs.iter().map(|job| (job, None)), allocs);
+            next.fill(jobs.iter().map(|job| (job, None)), allocs);
             next.alike.iter().map(|alike| alike.jobs.len()).sum::<usize>()
         };
         assert_eq!([0, 300, 9999].map(|allocs| length(5000, allocs, |_| 0)), [128, 300, 4000]);

@@ -25,7 +25,7 @@ pub(super) fn list(view: &View<'_>, packing: &Packing<'_, '_>, waiting: &[(Want<
         let is_limited = matches!(waits, Waits::Because(why) if matches!(**why, [Reason::ArrayLimit { .. }]));
         may_start.then(|| (*job, is_limited.then(|| Array::of(job.job_id))))
     });
-    next.list(jobs, observed.allocs.len());
+    next.fill(jobs, observed.allocs.len());
     if next.alike.is_empty() {
         return next;
     }
