@@ -5,7 +5,7 @@
 //!
 //! Guarantees: alike jobs are drawn in the order of the queue, each once; an array stays within its limit, because its jobs in
 //! the list replace one another; no node gets work that the plan gave none, or kept for a job that waits.
-//! Does not: matter. A list that is lost, or a drawn job that is not placed, waits for the next run.
+//! Does not: hold anything that is needed. If a list is lost, or a drawn job is not placed, the next run places the jobs.
 
 use super::entries::{Entry, EntryRow};
 use crate::enums::ClientStatus;
@@ -30,7 +30,7 @@ pub struct NextJobs {
     /// The policy by which the run decided.
     pub policy_version: u64,
     pub alike: Vec<AlikeJobs>,
-    /// The nodes that get no work, although they take some.
+    /// The nodes that the plan gives no work, although their records take some.
     pub closed: BTreeSet<Slot>,
     /// The nodes that are kept for a job that waits.
     pub kept: BTreeSet<Slot>,
