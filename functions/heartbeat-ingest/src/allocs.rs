@@ -5,6 +5,7 @@
 //! the gate opens last, and only after the whole report was applied; a repeated report gets the same answer.
 //! Does not: decide which jobs start, or stop allocs; poll-and-scale does.
 
+use crate::next::RoomUse;
 use crate::orders::NodeOrders;
 use crate::{CachedPolicy, Ingest, RACES};
 use model::wire::{AllocReport, AllocReportAnswer, AllocUpdate, ErrorCode, RefusedUpdate, ReportCounter};
@@ -56,6 +57,8 @@ struct AllocReporting<'a> {
     refused: Vec<RefusedUpdate>,
     /// The allocs whose room went to another job.
     handed_on: BTreeSet<AllocId>,
+    /// Whether a job that waits fits room that went to none.
+    room_is_wanted: bool,
     /// What of the report could not be taken: an alloc of the node, and why.
     untaken: Option<String>,
 }
@@ -98,6 +101,7 @@ impl Ingest {
             accepted: Vec::new(),
             refused: Vec::new(),
             handed_on: BTreeSet::new(),
+            room_is_wanted: false,
             untaken: None,
         };
         applying.presence(&report.allocs).await?;
@@ -111,7 +115,7 @@ impl Ingest {
                 self.record_event(node_id.slot(), ActionName::Ready, &reason, keep.events, now).await;
             }
         }
-        let AllocReporting { record, accepted, refused, .. } = applying;
+        let AllocReporting { record, accepted, refused, room_is_wanted, .. } = applying;
         has_room &= record.takes_work();
         let (Some(life), Some(contact)) = (record.life(), record.contact()) else {
             return Err(HttpError::new(ErrorCode::Internal, "there is no life on the record that took the report"));
@@ -120,7 +124,7 @@ impl Ingest {
         // The end of an alloc starts a run of poll-and-scale. Without this, a working node would ask for new work only after 60 to
         // 90 s.
         let next_heartbeat_s = again_s.or_else(|| has_room.then(|| cached.soon_s()));
-        let jobs_wait = has_room && !self.next_list(now).await.alike.is_empty();
+        let jobs_wait = has_room && room_is_wanted;
         let (status, seq) = (contact.status, life.seq);
         Ok(AllocReportAnswer { status, seq, accepted, refused, next_heartbeat_s, jobs_wait, orders })
     }
@@ -215,11 +219,11 @@ impl AllocReporting<'_> {
     /// Ends an alloc. If `may_hand_on`, the next job that fits its room starts there, in the same transaction.
     async fn end(&mut self, alloc: &Alloc, ending: &Ending, may_hand_on: bool) -> Result<(), WriteError> {
         let (ingest, keep, now) = (self.ingest, self.keep, self.now);
-        let next = match may_hand_on {
-            true => ingest.next_on_room(self.cached, &self.record, (alloc, ending), now).await,
-            false => None,
+        let room = match may_hand_on {
+            true => ingest.use_of_room(self.cached, &self.record, (alloc, ending), now).await,
+            false => RoomUse::default(),
         };
-        let next = next.as_ref().map(|next| NextPlaced {
+        let next = room.next.as_ref().map(|next| NextPlaced {
             job: &next.job,
             output: self.cached.policy.output.s3.as_ref().map(|prefix| (prefix, &ingest.cluster)),
             needs_run: next.needs_run || ending.client() != ClientStatus::Complete,
@@ -230,6 +234,7 @@ impl AllocReporting<'_> {
         if let Some(record) = after {
             self.record = record;
         }
+        self.room_is_wanted |= next.is_none() && room.is_wanted;
         if let Some(NextPlaced { job, .. }) = next {
             self.handed_on.insert(alloc.id());
             let (subject, reason) =

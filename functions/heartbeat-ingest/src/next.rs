@@ -22,9 +22,18 @@ pub(crate) struct NextOnRoom {
     pub(crate) needs_run: bool,
 }
 
+/// What becomes of freed room.
+#[derive(Default)]
+pub(crate) struct RoomUse {
+    /// `None`: a run decides what starts there.
+    pub(crate) next: Option<NextOnRoom>,
+    /// Whether a job that waits fits it.
+    pub(crate) is_wanted: bool,
+}
+
 impl Ingest {
     /// The list of the jobs that start next, as it was at most [`CACHE`] ago. One that cannot be read is empty.
-    pub(crate) async fn next_list(&self, now: Time) -> Arc<NextList> {
+    async fn next_list(&self, now: Time) -> Arc<NextList> {
         let of = |next: &Option<(Time, Arc<NextList>)>| next.clone().filter(|(at, _)| now.since(*at) < CACHE);
         if let Some((_, list)) = of(&self.next.lock().unwrap_or_else(PoisonError::into_inner)) {
             return list;
@@ -37,16 +46,16 @@ impl Ingest {
         list
     }
 
-    /// Draws the next job for the room of this alloc. `None`: a run decides what starts there.
-    pub(crate) async fn next_on_room(
+    /// Draws the next job for the room of this alloc.
+    pub(crate) async fn use_of_room(
         &self,
         cached: &CachedPolicy,
         node: &NodeRecord,
         (alloc, ending): (&Alloc, &Ending),
         now: Time,
-    ) -> Option<NextOnRoom> {
-        let node = node.without_alloc(alloc.id(), now).ok()?;
-        let offering = &node.life()?.offering;
+    ) -> RoomUse {
+        let Ok(node) = node.without_alloc(alloc.id(), now) else { return RoomUse::default() };
+        let Some(offering) = node.life().map(|life| &life.offering) else { return RoomUse::default() };
         let machine = Machine {
             instance_type: &offering.instance_type,
             market: offering.market,
@@ -54,10 +63,11 @@ impl Ingest {
             default_arch: cached.policy.default_arch(),
         };
         let freed = FreedRoom { alloc, client: ending.client(), node: &node, machine };
-        self.draw(cached, &freed, now).await.unwrap_or_else(|error| {
+        let next = self.draw(cached, &freed, now).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "no job was drawn for the room of an alloc that ended");
             None
-        })
+        });
+        RoomUse { next, is_wanted: self.next_list(now).await.wants(&freed) }
     }
 
     async fn draw(

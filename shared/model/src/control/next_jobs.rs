@@ -145,6 +145,11 @@ impl NextJobs {
         self.kept = nodes.collect();
     }
 
+    /// Whether a job that was listed fits this room, drawn or not.
+    pub fn wants(&self, freed: &FreedRoom<'_>) -> bool {
+        self.alike.iter().any(|alike| alike.fit(freed))
+    }
+
     /// The next job for this room: the first in the queue of those that may start there and were not drawn.
     fn next(&self, drawn: &[u32], freed: &FreedRoom<'_>) -> Option<(usize, NextJob)> {
         let slot = freed.node.slot;
@@ -244,12 +249,19 @@ mod tests {
     }
 
     impl Ended {
-        fn draws(&self, list: &NextList, turn: &NextDraw) -> Draw {
+        fn freed(&self) -> FreedRoom<'_> {
             static KIND: std::sync::LazyLock<MachineKind> = std::sync::LazyLock::new(MachineKind::default);
             let (market, default_arch) = (Market::OnDemand, Arch::X86_64);
             let machine = Machine { instance_type: "m7a.large", market, kind: &KIND, default_arch };
-            let freed = FreedRoom { alloc: &self.alloc, client: self.client, node: &self.node, machine };
-            list.draw(turn, &freed, at(90))
+            FreedRoom { alloc: &self.alloc, client: self.client, node: &self.node, machine }
+        }
+
+        fn draws(&self, list: &NextList, turn: &NextDraw) -> Draw {
+            list.draw(turn, &self.freed(), at(90))
+        }
+
+        fn wanted_by(&self, list: &NextList) -> bool {
+            list.wants(&self.freed())
         }
 
         fn health(&mut self) -> &mut NodeHealth {
@@ -282,6 +294,8 @@ mod tests {
         assert_eq!(ended(vcpus(1)).all(&list(&of)), ids(&[1, 3]));
         assert_eq!(ended(vcpus(2)).all(&list(&of)), ids(&[1, 2, 3, 4]));
         assert_eq!(ended(vcpus(2)).all(&list(&[])), []);
+        let wide_ones = list(&[(job(2, wide), None)]);
+        assert_eq!([1, 2].map(|many| ended(vcpus(many)).wanted_by(&wide_ones)), [false, true]);
     }
 
     #[test]
