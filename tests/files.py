@@ -207,7 +207,7 @@ def followers(user):
     user.run("submit", "--name", "first", "--out", "f", "--", "sh", "-c", "sleep 2; echo from the first > f")
     user.completes("a follower starts with what the job before it left", "from the first\n", "--in", "job:first/f=in.txt", "--", "cat", "in.txt")
     user.fails("an output that the other job does not keep", "keeps no x: it keeps f", "submit", "--in", "job:first/x", "--", "true")
-    one = user.run("submit", "--name", "empty", "--out", "f", "--", "true")
+    one = user.run("submit", "--name", "empty", "--out", "f", "--", "sleep", "5")
     check("the job before is submitted", one.returncode == 0, one.stderr)
     ran = user.run("run", "--in", "job:empty/f", "--", "cat", "f")
     check("a follower never starts without its input", ran.returncode == 125 and "rejected" in ran.stderr, ran.stderr)

@@ -67,7 +67,7 @@ impl Ingest {
             tracing::warn!(%error, "no job was drawn for the room of an alloc that ended");
             None
         });
-        RoomUse { next, is_wanted: self.next_list(now).await.wants(&freed) }
+        RoomUse { next, is_wanted: self.next_list(now).await.has_job_for(&freed) }
     }
 
     async fn draw(

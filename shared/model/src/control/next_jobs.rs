@@ -145,11 +145,6 @@ impl NextJobs {
         self.kept = nodes.collect();
     }
 
-    /// Whether a job that was listed fits this room, drawn or not.
-    pub fn wants(&self, freed: &FreedRoom<'_>) -> bool {
-        self.alike.iter().any(|alike| alike.fit(freed))
-    }
-
     /// The next job for this room: the first in the queue of those that may start there and were not drawn.
     fn next(&self, drawn: &[u32], freed: &FreedRoom<'_>) -> Option<(usize, NextJob)> {
         let slot = freed.node.slot;
@@ -184,6 +179,11 @@ pub enum Draw {
 }
 
 impl NextList {
+    /// Whether a job that was listed fits this room, drawn or not.
+    pub fn has_job_for(&self, freed: &FreedRoom<'_>) -> bool {
+        self.alike.iter().any(|alike| alike.fit(freed))
+    }
+
     /// Draws the next job for this room. `turn` is the row as read.
     pub fn draw(&self, turn: &NextDraw, freed: &FreedRoom<'_>, now: Time) -> Draw {
         let list = self.version.number();
@@ -261,7 +261,7 @@ mod tests {
         }
 
         fn wanted_by(&self, list: &NextList) -> bool {
-            list.wants(&self.freed())
+            list.has_job_for(&self.freed())
         }
 
         fn health(&mut self) -> &mut NodeHealth {
