@@ -156,7 +156,7 @@ mod tests {
             let mut rounds = JoinSet::new();
             rounds.spawn(run(Arc::clone(&state), Arc::new(Mutex::new(runner)), interval, None));
             for _ in 0..100 {
-                // The first round is over then.
+                // The first round ends during these yields.
                 yield_now().await;
             }
             let new = LocalAlloc::new(order(0, 1));

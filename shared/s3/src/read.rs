@@ -137,7 +137,7 @@ impl S3 {
     }
 }
 
-/// Repeats a call while its failure may pass.
+/// Makes a call again after a failure that may pass by itself.
 pub async fn again<T, F: Future<Output = Result<T, S3Error>>>(call: impl Fn() -> F) -> Result<T, S3Error> {
     let mut left = AGAIN;
     loop {

@@ -130,7 +130,7 @@ async fn place_member(
     alloc.summary.replaces = replaces.map(Alloc::id);
     alloc.output_s3 = output.map(|(prefix, cluster)| prefix.place(cluster, id));
     alloc.work.inputs.clone_from(inputs);
-    // The row of the job gets the checkpoint of the alloc that is replaced when that ends.
+    // A replaced alloc gives its checkpoint to the row of the job only at its end.
     let of_replaced = replaces.and_then(|replaced| replaced.run.checkpoint.as_ref());
     let newest = of_replaced.into_iter().chain(job.checkpoint(id.member));
     alloc.work.checkpoint = newest.max_by_key(|known| known.alloc_id.copy).cloned();

@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::write::Write;
 use model::{ActionName, Event, JobTimes, Policy, Reason, Span, Subject, Time};
 
-/// The times of the policy that writes need.
+/// The times of the policy that a write uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// How long ended jobs and allocs are kept.

@@ -253,7 +253,7 @@ async fn instances_are_terminated_one_by_one_after_a_refusal_but_not_after_a_ser
     assert_eq!(ended(), ids[1..]);
 }
 
-/// It also asks EC2 for one node of each size by both launch calls, and says what EC2 refuses.
+/// The dry run asks EC2 for one node of each size, by both launch calls. Its answer names what EC2 refuses.
 #[tokio::test]
 async fn a_dry_run_changes_nothing_and_names_what_ec2_refuses() {
     let world = World::new().await;

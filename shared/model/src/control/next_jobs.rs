@@ -249,6 +249,14 @@ mod tests {
     }
 
     impl Ended {
+        /// The size of the node has two GPUs, of which so many can be used.
+        fn has_gpus(&mut self, usable: u32) {
+            let NodeState::InUse(node) = &mut self.node.state else { panic!("it is in use") };
+            node.life.offering.capacity.gpus = 2;
+            node.contact.health.gpus_usable = usable;
+            self.alloc.summary.needs.gpus = 1;
+        }
+
         fn freed(&self) -> FreedRoom<'_> {
             static KIND: std::sync::LazyLock<MachineKind> = std::sync::LazyLock::new(MachineKind::default);
             let (market, default_arch) = (Market::OnDemand, Arch::X86_64);
@@ -322,7 +330,7 @@ mod tests {
         let with_gpu = list(&[(job(1, |spec| spec.needs.gpus = 1), None)]);
         let careful = list(&[(job(1, |spec| spec.max_failures = std::num::NonZeroU32::new(1)), None)]);
         let labelled = list(&[(job(1, |spec| spec.needs.machine.require = ["nvme".to_owned()].into()), None)]);
-        let cases: [(&str, &NextList, Change, bool); 17] = [
+        let cases: [(&str, &NextList, Change, bool); 18] = [
             ("as it is", &plain, |_, _| (), true),
             ("the node is closed", &plain, |list, _| list.entry.closed = [fixtures::slot(1)].into(), false),
             ("another node is closed", &plain, |list, _| list.entry.closed = [fixtures::slot(2)].into(), true),
@@ -348,7 +356,8 @@ mod tests {
             ("it refuses work", &plain, |_, e| e.health().refuses = Some("x".into()), false),
             ("it must not share", &alone, |_, _| (), false),
             ("it has the node alone", &alone, |_, e| e.node = fixtures::ready(1), true),
-            ("it takes a GPU", &with_gpu, |_, e| e.alloc.summary.needs.gpus = 1, true),
+            ("it takes a GPU", &with_gpu, |_, e| e.has_gpus(2), true),
+            ("another GPU is sick", &with_gpu, |_, e| e.has_gpus(1), false),
             ("it asks for a label", &labelled, |_, _| (), false),
             ("a failure may end its array", &careful, |_, _| (), true),
             ("there was a failure", &careful, |_, e| e.client = ClientStatus::Failed, false),
