@@ -228,9 +228,19 @@ impl AllocReporting<'_> {
             output: self.cached.policy.output.s3.as_ref().map(|prefix| (prefix, &ingest.cluster)),
             needs_run: next.needs_run || ending.client() != ClientStatus::Complete,
         });
-        let beside = Beside { conditions: &[], next };
-        let after =
-            transactions::end_alloc(&ingest.store, Some(&self.record), alloc, ending, beside, keep, now).await?;
+        let record = Some(&self.record);
+        let end = |next| {
+            let beside = Beside { conditions: &[], next };
+            transactions::end_alloc(&ingest.store, record, alloc, ending, beside, keep, now)
+        };
+        let (after, next) = match end(next).await {
+            // A row of the next job that cannot be read or written must not keep this alloc from its end.
+            Err(WriteError::Db(error @ (DbError::Corrupt { .. } | DbError::Refused { .. }))) if next.is_some() => {
+                tracing::warn!(%error, "the next job was not placed at an end");
+                (end(None).await?, None)
+            }
+            written => (written?, next),
+        };
         if let Some(record) = after {
             self.record = record;
         }
