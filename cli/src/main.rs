@@ -14,7 +14,7 @@ use nodekeeper_cli::command::{self, Command};
 #[cfg(not(feature = "local"))]
 use nodekeeper_cli::console::UsageError;
 use nodekeeper_cli::console::{
-    AwsCli, Cluster, Context, ErrorKind, Exit, Reach, Screen, StandardOutput, WallClock, is_closed, show,
+    AwsCli, Cluster, Context, ErrorKind, Exit, Person, Reach, Screen, StandardOutput, WallClock, is_closed, show,
 };
 use nodekeeper_cli::given::Given;
 use nodekeeper_cli::help;
@@ -188,11 +188,14 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
     let store = Store::new(Arc::new(dynamo.clone()));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
-    let user = given.var("USER").map(str::to_owned);
     let region = config.region().map(ToString::to_string).unwrap_or_default();
+    let who = match no_cluster::is_on_this_machine(&given) {
+        true => Person::default(),
+        false => Person::of_aws(&config, given.var("HOME")),
+    };
     let aws = AwsCli { program: "aws".into(), region };
     let release = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
-    let reach = Reach { local, user, aws, release };
+    let reach = Reach { local, who, aws, release };
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 

@@ -36,6 +36,11 @@ fn on_this_machine(url: &str) -> Option<&str> {
     matches!(host, "127.0.0.1" | "localhost" | "[::1]").then_some(authority)
 }
 
+/// Whether the tables are those of a system on this machine.
+pub fn is_on_this_machine(given: &Given) -> bool {
+    given.endpoint().is_some_and(|(url, _)| on_this_machine(url).is_some())
+}
+
 /// Checks that something listens at an endpoint on this machine. Endpoints elsewhere are not tried.
 pub async fn listens(given: &Given) -> anyhow::Result<()> {
     let Some((url, by)) = given.endpoint() else { return Ok(()) };

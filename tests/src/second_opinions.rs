@@ -191,7 +191,7 @@ async fn nightly_poll_and_scale_passes_with_moto_for_ec2() {
     let bound = world.look.nodes().await.unwrap().remove(0);
     let instance = bound.life().unwrap().instance_id.clone().unwrap();
     assert_eq!(cloud.instances().await.unwrap()[0].instance_id, instance);
-    let cancelled = job.cancel(Span::from_s(60), world.now()).unwrap();
+    let cancelled = job.cancel("ann", Span::from_s(60), world.now()).unwrap();
     world.look.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
     // The 60 s cover the real time of the runs, which depends on the emulator.
     world.pass(world.policy.boot.timeout_s + 60);

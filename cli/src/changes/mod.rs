@@ -11,7 +11,7 @@ use crate::view::find::{no_job, no_node};
 use anyhow::bail;
 use futures::stream::{self, LocalBoxStream, StreamExt};
 use model::{ActionName, Intent, Job, JobId, NodeRecord, NodeState, Slot, Subject, Time};
-use operate::{BY_OPERATOR, record_event, retention, retried};
+use operate::{record_event, retention, retried};
 use std::collections::BTreeMap;
 use store::Retention;
 use store::transactions::{JOBS_TOGETHER, change_jobs};
@@ -25,10 +25,10 @@ pub(crate) type Changed = (JobId, anyhow::Result<Result<Job, Job>>);
 /// The job as it will be; `None`: it stays as it is.
 type AfterChange<'a> = dyn Fn(&Job, Time) -> Option<Job> + Sync + 'a;
 
-/// What an operator does to jobs: the action of the event, and what the event says besides.
+/// What a person does to jobs: the action and the reason of the event.
 pub(crate) struct JobChange<'a> {
     pub(crate) action: ActionName,
-    pub(crate) details: String,
+    pub(crate) reason: String,
     pub(crate) keep: Retention,
     pub(crate) after: Box<AfterChange<'a>>,
 }
@@ -36,9 +36,9 @@ pub(crate) struct JobChange<'a> {
 impl JobChange<'_> {
     /// The jobs that stay as they are have ended already.
     pub(crate) async fn cancel(cluster: &Cluster) -> anyhow::Result<Self> {
-        let keep = retention(cluster).await?;
-        let after = move |job: &Job, now| job.cancel(keep.finished, now);
-        Ok(Self { action: ActionName::Cancel, details: String::new(), keep, after: Box::new(after) })
+        let (keep, by) = (retention(cluster).await?, cluster.reach.who.name().await?.to_owned());
+        let after = move |job: &Job, now| job.cancel(&by, keep.finished, now);
+        Ok(Self { action: ActionName::Cancel, reason: cluster.by().await?, keep, after: Box::new(after) })
     }
 }
 
@@ -74,11 +74,10 @@ async fn in_one(
     how: &JobChange<'_>,
     clock: &WallClock,
 ) -> anyhow::Result<BTreeMap<JobId, Result<Job, Job>>> {
-    let reason = format!("{BY_OPERATOR}{}", how.details);
     retried(async || {
         let (jobs, now) = (cluster.store.jobs_of(ids.iter().copied()).await?.all()?, clock());
         let after = |job: &Job| (how.after)(job, now);
-        let changed = change_jobs(&cluster.store, &jobs, (how.action, &reason), after, how.keep, now).await?;
+        let changed = change_jobs(&cluster.store, &jobs, (how.action, &how.reason), after, how.keep, now).await?;
         let stay = jobs.into_iter().map(|job| (job.summary.job_id, Err(job)));
         Ok(stay.chain(changed.into_iter().map(|job| (job.summary.job_id, Ok(job)))).collect())
     })
@@ -94,6 +93,7 @@ pub(crate) async fn change_intent(
     by: Option<Time>,
     now: Time,
 ) -> anyhow::Result<Option<NodeRecord>> {
+    let who = cluster.by().await?;
     let changed = retried(async || {
         let record = cluster.store.node(slot).await?.ok_or_else(|| no_node(slot))?;
         // The termination of this node has begun and cannot be undone.
@@ -113,7 +113,7 @@ pub(crate) async fn change_intent(
             Intent::Drain => ActionName::Drain,
             Intent::Run => ActionName::Resume,
         };
-        record_event(cluster, &Subject::Slot(slot), action, BY_OPERATOR, now).await?;
+        record_event(cluster, &Subject::Slot(slot), action, &who, now).await?;
     }
     Ok(changed)
 }

@@ -17,9 +17,6 @@ use store::WriteError;
 /// How often a write is retried if another writer changed the row first.
 const RETRIES: u32 = 3;
 
-/// The reason in every event of an operator.
-pub(crate) const BY_OPERATOR: &str = "by the operator";
-
 /// The retention times of the stored policy. Without a valid policy, the default times, because an operator must be
 /// able to cancel a job without a policy.
 pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {

@@ -4,8 +4,9 @@
 //! Does not: read the clock or the environment. `main.rs` does.
 
 use super::aws_cli::{AwsCli, AwsError};
+use super::person::Person;
 use super::show::Screen;
-use super::{UsageError, bounded};
+use super::{NoAnswer, UsageError, bounded};
 use futures::future::BoxFuture;
 use model::{Cloud, Time};
 use runtime::observation::ObserveError;
@@ -28,13 +29,12 @@ pub struct Cluster {
     pub reach: Reach,
 }
 
-/// How to connect to the machines of a cluster, and which person does so.
+/// How to connect to the machines of a cluster, and who does so.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// The directory with the machines of a local system; `None` for instances of EC2.
     pub local: Option<PathBuf>,
-    /// The person's name on this computer. It is not checked: CloudTrail has the real identity.
-    pub user: Option<String>,
+    pub who: Person,
     /// The AWS CLI, for what a cluster needs once.
     pub aws: AwsCli,
     /// The directory of this program, where a release has its other files.
@@ -42,6 +42,11 @@ pub struct Reach {
 }
 
 impl Cluster {
+    /// The words of an event for who changes something: `by ann`.
+    pub(crate) async fn by(&self) -> anyhow::Result<String> {
+        Ok(format!("by {}", self.reach.who.name().await?))
+    }
+
     /// For a command of a command: the connection is there.
     pub(crate) fn as_connected(&self) -> Connect {
         let cluster = self.clone();
@@ -121,11 +126,6 @@ impl Exit {
         if is_done { Self::Done } else { Self::Failed }
     }
 }
-
-/// What a command needs does not answer at present, for this reason.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct NoAnswer(pub(crate) String);
 
 /// What a program can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -189,7 +189,7 @@ async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
     assert_eq!(column(&served.json("/api/jobs?state=queued").await, "job_id"), [id(4), id(3)]);
     let stored = EndedJobs::read(&served.store).await.unwrap();
     let job = served.store.job(fixtures::job_id(3)).await.unwrap().unwrap();
-    let cancelled = job.cancel(Span::from_s(99_999), at(990)).unwrap();
+    let cancelled = job.cancel("ann", Span::from_s(99_999), at(990)).unwrap();
     served.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
     let live = LiveView::read(&served.store, &Listed::default(), at(1000)).await.unwrap();
     let rows = live.jobs(&stored);

@@ -85,7 +85,7 @@ pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
     projected: Some(names![
-        version state name priority submitted_at needs array_count array_limit max_failures after paused give_up_after_s
+        version state name by labels priority submitted_at needs array_count array_limit max_failures after paused give_up_after_s
         tries done allocs
     ]),
 };
@@ -108,7 +108,7 @@ pub const LIVE: Index = Index {
     key: range_key(text("live_node"), text("alloc_id")),
     projected: Some(names![
         version slot node_id desired client placed_seq placed_at started_at phase awaiting unknown_since_at
-        stopping_since_at replaces replaced_by needs failure_policy
+        stopping_since_at replaces replaced_by needs price_per_hour failure_policy
     ]),
 };
 

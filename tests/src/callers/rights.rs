@@ -104,7 +104,7 @@ async fn credentials_go_to_the_node_that_runs_the_job_and_to_nobody_else() {
     let (job_id, node) = (first.job_id, own.node.clone());
     let stored = scene.world.look.job(job_id).await.unwrap().unwrap();
     let now = scene.world.now();
-    let cancel = |job: &model::Job| job.cancel(keep().finished, now);
+    let cancel = |job: &model::Job| job.cancel("ann", keep().finished, now);
     let event = (model::ActionName::Cancel, "test");
     store::transactions::change_jobs(&scene.world.look, &[stored], event, cancel, keep(), now).await.unwrap();
     for what in ["told to stop", "has ended"] {

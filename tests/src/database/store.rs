@@ -273,7 +273,7 @@ async fn the_queue_is_in_order(place: Place<'_>) {
         tables.store.queue_listed(usize::MAX).await.unwrap().jobs.into_iter().map(|j| j.job_id).collect();
     assert_eq!(order, [5, 2, 1, 3, 4].map(fixtures::job_id));
     let job = tables.store.job(fixtures::job_id(2)).await.unwrap().unwrap();
-    let cancelled = job.cancel(Span::from_s(60), at(5)).unwrap();
+    let cancelled = job.cancel("ann", Span::from_s(60), at(5)).unwrap();
     tables.store.write(Some(&job), &cancelled, Vec::new()).await.unwrap();
     let order: Vec<_> =
         tables.store.queue_listed(usize::MAX).await.unwrap().jobs.into_iter().map(|j| j.job_id).collect();
@@ -376,7 +376,7 @@ async fn the_jobs_that_ended_last_are_read_newest_first(place: Place<'_>) {
     for n in 0..40 {
         let job = tables.job(n, spec()).await;
         let end = if n % 4 == 0 {
-            job.cancel(KEEP.finished, at(1))
+            job.cancel("ann", KEEP.finished, at(1))
         } else {
             job.reject("too large", KEEP.finished, at(i64::from(n)))
         };

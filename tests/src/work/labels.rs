@@ -26,7 +26,7 @@ async fn ended(label: impl Fn(NodeId) -> Option<String>) -> (World, [NodeRecord;
         node.relabelled.insert(handle.clone(), label(other.node_id().unwrap()));
         let row = world.look.job(job).await.unwrap().unwrap();
         let keep = store::Retention::of(&world.policy);
-        let cancel = |job: &model::Job| job.cancel(keep.finished, world.now());
+        let cancel = |job: &model::Job| job.cancel("ann", keep.finished, world.now());
         let event = (model::ActionName::Cancel, "");
         store::transactions::change_jobs(&world.look, &[row], event, cancel, keep, world.now()).await.unwrap();
         return (world, [own, other], handle);

@@ -4,7 +4,7 @@
 //! `--if-version` on the version that the caller knows. `set` refuses a set that no run could satisfy; `show` says why a set lacks
 //! nodes. Does not: launch anything. The next run of poll-and-scale does.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retried};
+use crate::changes::operate::{record_event, retried};
 use crate::commands::submit::machine_options::MachineOptions;
 use crate::console::show::{self, Rows, moment, one_line, or_blank};
 use crate::console::{Cluster, Context, Exit, UsageError};
@@ -147,7 +147,7 @@ impl SetArgs {
 
 async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> {
     let (need, now) = (args.need()?, context.now());
-    let what = format!("{} of {}, {BY_OPERATOR}", args.count, needs(&need));
+    let what = format!("{} of {}", args.count, needs(&need));
     let set = async |cluster: &Cluster, before: &DemandSet| {
         check(cluster, before, &need, args.count, now).await?;
         Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
@@ -163,6 +163,7 @@ async fn change(
     becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
 ) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
+    let by = cluster.by().await?;
     let key = ControlKey::Demand(name.to_owned());
     let (before, after) = retried(async || {
         let before: DemandSet = cluster.store.entry(&key).await?;
@@ -176,7 +177,7 @@ async fn change(
     .await?;
     let changed = after.revision != before.revision;
     if changed {
-        let what = format!("{name}: {what}");
+        let what = format!("{name}: {what}, {by}");
         record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
     }
     if is_json {
@@ -234,9 +235,9 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     if !is_plain_name(&args.name) {
         bail!(UsageError(format!("{:?} cannot be the name of a set", args.name)));
     }
-    let (what, now) = (format!("deleted {BY_OPERATOR}"), context.now());
+    let (what, now) = ("deleted", context.now());
     let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
-    change(context, (&args.name, args.if_version, args.json), &what, ended).await
+    change(context, (&args.name, args.if_version, args.json), what, ended).await
 }
 
 async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Exit> {

@@ -67,8 +67,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
         return Ok(Exit::Done);
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();
-    let by = cluster.reach.user.as_deref().map(|user| format!(" {}", show::one_line(user))).unwrap_or_default();
-    let reason = format!("by the operator{by}: {told}");
+    let reason = format!("{}: {told}", cluster.by().await?);
     for subject in [Subject::Job(seen.alloc_id.job_id), Subject::Alloc(seen.alloc_id)] {
         record_event(&cluster, &subject, ActionName::EnterAlloc, &reason, context.now()).await?;
     }

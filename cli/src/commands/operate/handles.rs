@@ -4,7 +4,7 @@
 //! else, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
-use crate::changes::operate::{BY_OPERATOR, record_event, retried};
+use crate::changes::operate::{record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Exit, UsageError};
@@ -111,6 +111,7 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
 
 pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
+    let by = cluster.by().await?;
     let slot = Finder::new(&cluster).slot(&args.slot).await?;
     let node =
         cluster.store.node(slot).await?.as_ref().and_then(NodeRecord::latest_node_id).ok_or_else(|| no_node(slot))?;
@@ -152,7 +153,7 @@ pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::
         return Ok(writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?);
     }
     let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
-    let reason = format!("handle {name} {BY_OPERATOR}");
+    let reason = format!("handle {name} {by}");
     record_event(&cluster, &Subject::Slot(slot), action, &reason, now).await?;
     Ok(writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?)
 }
@@ -176,7 +177,12 @@ async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<boo
 }
 
 /// Ends every limit on launches. The next run then tries again what EC2 refused.
-async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &ReleaseArgs) -> anyhow::Result<Exit> {
+async fn release_launches(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &ReleaseArgs,
+    by: &str,
+) -> anyhow::Result<Exit> {
     if args.shown.is_some() {
         bail!(UsageError("--shown is for brakes: leave it out".to_owned()));
     }
@@ -198,7 +204,7 @@ async fn release_launches(context: &mut Context<'_>, cluster: &Cluster, args: &R
     if limits.is_empty() {
         writeln!(context.out, "nothing limits launches: there is nothing to release")?;
     } else if !args.show {
-        let reason = format!("launches, {} limits, {BY_OPERATOR}", limits.len());
+        let reason = format!("launches, {} limits, {by}", limits.len());
         record_event(cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
     }
     Ok(Exit::Done)
@@ -238,7 +244,8 @@ async fn release_brake(
 
 pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args).await };
+    let by = cluster.by().await?;
+    let Some(kind) = args.kind.brake() else { return release_launches(context, &cluster, args, &by).await };
     let held = release_brake(&cluster, kind, args, now).await?;
     let count = held.count.filter(|_| held.holds_back(now)).unwrap_or(0);
     let ids: Vec<(&str, &str)> = held.ids().collect();
@@ -257,7 +264,7 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
         writeln!(context.out, "the brake {kind} holds {count} ({why}):")?;
         ids.len()
     } else {
-        let reason = format!("{kind}, {} of {count}, {BY_OPERATOR}", ids.len());
+        let reason = format!("{kind}, {} of {count}, {by}", ids.len());
         record_event(&cluster, &Subject::Cluster, ActionName::Release, &reason, now).await?;
         writeln!(
             context.out,

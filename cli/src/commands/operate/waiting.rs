@@ -69,7 +69,7 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
     let after = |job: &Job, _| job.pause(pause);
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
-    let how = JobChange { action, details: String::new(), keep, after: Box::new(after) };
+    let how = JobChange { action, reason: cluster.by().await?, keep, after: Box::new(after) };
     let (mut done, mut jobs) = (true, Vec::new());
     for given in &args.jobs {
         let changed = match Finder::new(&cluster).jobs(given).await {
@@ -111,9 +111,9 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
     accepting(&cluster, &specs).await?;
     let details: Vec<String> = changes.fields.iter().map(|(field, value)| format!("{field} = {value}")).collect();
     let after = |job: &Job, now: Time| job.changed(changes.spec(job, &BTreeMap::new()).ok()?, now).ok()?;
-    let details = format!(": {}", details.join(", "));
+    let reason = format!("{}: {}", cluster.by().await?, details.join(", "));
     let keep = retention(&cluster).await?;
-    let how = JobChange { action: ActionName::Change, details, keep, after: Box::new(after) };
+    let how = JobChange { action: ActionName::Change, reason, keep, after: Box::new(after) };
     let changed = change_all(context, &cluster, &ids, &how).await;
     let words = PauseWords { participle: "changed", already: "is like that already" };
     let done = changed.print(context, &args.job, &words, args.json)?;

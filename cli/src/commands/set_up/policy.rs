@@ -6,7 +6,7 @@
 //! If EC2 can be asked from here, the functions know at once what the sizes of a stored policy mean, and the quotas of the account.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
 
-use crate::changes::operate::{BY_OPERATOR, record_event};
+use crate::changes::operate::record_event;
 use crate::commands::submit::strict_json;
 use crate::console::{Cluster, Context, Exit, bounded, show};
 use anyhow::{Context as _, bail};
@@ -299,7 +299,7 @@ async fn stored_as(
     };
     let version = after.version.number();
     writeln!(context.out, "stored as version {version}")?;
-    let reason = format!("{BY_OPERATOR}: version {version}, {how}");
+    let reason = format!("{}: version {version}, {how}", cluster.by().await?);
     record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, context.now()).await
 }
 

@@ -9,7 +9,7 @@
 //! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 
-use crate::changes::operate::{BY_OPERATOR, record_event};
+use crate::changes::operate::record_event;
 use crate::changes::{JobChange, change_each, change_intent};
 use crate::console::show::{self, several};
 use crate::console::{Cluster, Context, Exit, UsageError, WallClock};
@@ -71,8 +71,9 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     }
     nodes.extend([("min".to_owned(), json!(0)), ("max".to_owned(), json!(0))]);
     let after = PolicyRow::of_document(&document);
+    let by = cluster.by().await?;
     let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
-    let reason = format!("{BY_OPERATOR}: version {version}: the cluster is torn down");
+    let reason = format!("{by}: version {version}: the cluster is torn down");
     record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, now).await?;
     Ok(Some(version))
 }

@@ -221,7 +221,7 @@ impl JobFile<'_> {
             let stored: BTreeMap<JobId, Job> = stored.into_iter().map(|job| (job.summary.job_id, job)).collect();
             let jobs = self.jobs(&ids, &stored).await?;
             let is_new = |job: &&Job| !stored.contains_key(&job.summary.job_id);
-            let new: Vec<Job> = jobs.iter().filter(is_new).cloned().collect();
+            let new = submission::signed(self.cluster, jobs.iter().filter(is_new).cloned().collect()).await?;
             let rows = keys.iter().zip(&jobs).filter(|(_, job)| is_new(job));
             let rows = rows.map(|(key, job)| Ok((job.summary.job_id, key.row(job.summary.job_id, true, self.now)?)));
             let rows = rows.collect::<anyhow::Result<Vec<_>>>()?;

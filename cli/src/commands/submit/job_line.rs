@@ -34,8 +34,8 @@ const IN: &str = "in";
 const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
-const STATE: &str = "all_allocs allocs array_count array_index cause checkpoints containers copies done elements exit_code expires_at failed_count finished_at \
-    image_digest job_id lost_count paused queue rank reason state submitted_at tries version waits_because";
+const STATE: &str = "all_allocs allocs array_count array_index by cause checkpoints containers copies done elements exit_code expires_at failed_count finished_at \
+    image_digest job_id lost_count paused queue rank reason started_at state submitted_at tries usd version waits_because";
 
 /// The fields of a line, by their options.
 static FIELDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {

@@ -60,6 +60,11 @@ pub(crate) struct JobOptions {
     /// a file has one key; in a file each line may have one instead
     #[arg(long)]
     pub(crate) key: Option<String>,
+    /// A label to find and count the job by, such as team=vision; may be given several times, for at most 8. Nodes need no such label: see
+    /// --require for that
+    #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = named)]
+    #[serde(serialize_with = "table")]
+    labels: Vec<(String, String)>,
     /// From 0 to 1000; jobs with a higher priority come first
     #[arg(long, default_value_t = DEFAULT_PRIORITY)]
     priority: u32,
@@ -270,7 +275,12 @@ impl JobOptions {
 
     /// The job with these options and this command, without its local files and without the jobs that it names.
     pub(crate) fn fields(&self, command: &[String]) -> anyhow::Result<JobSpec> {
-        let tables = [("--ulimit", &self.ulimits), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
+        let tables = [
+            ("--label", &self.labels),
+            ("--ulimit", &self.ulimits),
+            ("--secret", &self.secrets),
+            ("--secret-file", &self.secret_files),
+        ];
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
         }

@@ -250,7 +250,7 @@ pub(crate) async fn submit_once(
     let now = context.now();
     let fresh = fresh(cluster, now);
     let Some((key, mut begin)) = key else {
-        let jobs = jobs(context, fresh).await?;
+        let jobs = signed(cluster, jobs(context, fresh).await?).await?;
         return Ok((fresh, bulk::write(cluster, bulk::in_order(&jobs), false).await));
     };
     for _ in 0..TRIES {
@@ -263,13 +263,20 @@ pub(crate) async fn submit_once(
                 return Ok((first, Written { jobs, ..Written::default() }));
             }
         }
-        let jobs = jobs(context, first).await?;
+        let jobs = signed(cluster, jobs(context, first).await?).await?;
         match key.write(cluster, &begin, &jobs, now).await? {
             Some(written) => return Ok((first, written)),
             None => begin = key.begin(&cluster.store).await?,
         }
     }
     Err(contended())
+}
+
+/// These new jobs, with who submits them.
+pub(crate) async fn signed(cluster: &Cluster, mut jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
+    let by = cluster.reach.who.name().await?;
+    jobs.iter_mut().for_each(|job| job.summary.by = Some(by.to_owned()));
+    Ok(jobs)
 }
 
 /// The id of a new job, or of the first one of several.

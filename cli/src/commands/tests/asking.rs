@@ -112,8 +112,8 @@ async fn history_shows_the_newest_at_the_end() {
     let out = world.run(&["history", "7"]).await.done();
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], "WHEN                                  AFTER  WHAT    SUBJECT  REASON");
-    assert_eq!(lines[1], "2027-01-15T08:16:40.000Z (2 min ago)  0 ms   hold    slot#7   by the operator");
-    assert_eq!(lines[2], "2027-01-15T08:18:40.000Z (0 s ago)    2 min  resume  slot#7   by the operator");
+    assert_eq!(lines[1], "2027-01-15T08:16:40.000Z (2 min ago)  0 ms   hold    slot#7   by ann");
+    assert_eq!(lines[2], "2027-01-15T08:18:40.000Z (0 s ago)    2 min  resume  slot#7   by ann");
     assert_eq!(world.run(&["history", "slot#7", "--limit", "1", "--json"]).await.json()[0]["action"], "resume");
     assert_eq!(world.run(&["history", "cluster"]).await.done().lines().count(), 2);
     assert_eq!(world.run(&["history", &id(1)]).await.done(), format!("nothing is stored about job#{}\n", id(1)));

@@ -32,7 +32,7 @@ async fn the_same_call_again_only_renews() {
     let events = world.store().history("cluster", 9).await.unwrap();
     let told: Vec<&str> = events.iter().filter(|e| e.action == "demand_set").map(|e| e.reason.as_str()).collect();
     assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told.contains(&"ci: 3 of size small, by the operator"), "{told:?}");
+    assert!(told.contains(&"ci: 3 of size small, by ann"), "{told:?}");
 }
 
 #[tokio::test]

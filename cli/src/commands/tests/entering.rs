@@ -43,7 +43,6 @@ async fn who_looked_into_what_is_on_the_record_before_it_happens() {
     let (job, alloc) = (fixtures::job(1).summary.job_id, fixtures::alloc_id(1));
     let machines = tempfile::tempdir().unwrap();
     world.cluster.reach.local = Some(machines.path().to_owned());
-    world.cluster.reach.user = Some("ada".into());
     std::fs::create_dir(machines.path().join("i-0")).unwrap();
     // The file is not executable, so that the command returns.
     std::fs::write(machines.path().join("i-0/agent"), "").unwrap();
@@ -51,7 +50,7 @@ async fn who_looked_into_what_is_on_the_record_before_it_happens() {
     assert!(said.error().contains("cannot run "));
     assert_eq!(changed, [format!("events/alloc#{alloc}/enter_alloc"), format!("events/job#{job}/enter_alloc")]);
     let history = world.run(&["history", &job.to_string()]).await.done();
-    assert!(history.contains("enter_alloc") && history.contains("by the operator ada: ls -l"), "{history}");
+    assert!(history.contains("enter_alloc") && history.contains("by ann: ls -l"), "{history}");
 }
 
 #[tokio::test]

@@ -151,7 +151,7 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     assert_eq!(world.run(&["jobs"]).await.done(), "no jobs are queued or placed (--all shows those that have ended)\n");
     world.put_job(1).await;
     let ended = world.put_job(2).await;
-    let cancelled = ended.cancel(Span::from_s(9), at(940)).unwrap();
+    let cancelled = ended.cancel("ann", Span::from_s(9), at(940)).unwrap();
     world.store().write(Some(&ended), &cancelled, Vec::new()).await.unwrap();
     let line = |n, state: &str| format!("{}        {state}", &id(n)[18..]);
     let out = world.run(&["jobs"]).await.done();
@@ -164,7 +164,7 @@ async fn jobs_are_listed_as_a_table_and_as_json() {
     );
     let out = world.run(&["jobs", "--all"]).await.done();
     assert_eq!(out.lines().count(), 3);
-    assert!(out.lines().nth(1).unwrap().ends_with("16 min ago  1 min ago  cancelled by the operator"), "{out}");
+    assert!(out.lines().nth(1).unwrap().ends_with("16 min ago  1 min ago  cancelled by ann"), "{out}");
     assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
     world.put_job(3).await;
     let some = world.run(&["jobs", "--limit", "1", "--json"]).await;
@@ -273,7 +273,7 @@ async fn cancel_changes_the_job_and_nothing_else() {
     let job = world.store().job(fixtures::job_id(1)).await.unwrap().unwrap();
     assert_eq!((job.summary.state, job.summary.allocs.len(), job.expires_at), (JobState::Cancelled, 1, None));
     let event = &world.store().history(&format!("job#{}", id(1)), 9).await.unwrap()[0];
-    assert_eq!((event.action.as_str(), event.reason.as_str(), event.at()), ("cancel", "by the operator", world.now));
+    assert_eq!((event.action.as_str(), event.reason.as_str(), event.at()), ("cancel", "by ann", world.now));
     assert_eq!(event.expires_at, (world.now + Span::from_s(14 * 86_400)).as_epoch_s());
     // A job that does not exist does not stop the others.
     let (said, changed) = world.changes(&["cancel", &id(9), &id(1), &id(2)]).await;

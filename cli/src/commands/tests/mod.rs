@@ -22,7 +22,7 @@ mod sizes;
 mod stored;
 
 use crate::command::{Command, run};
-use crate::console::{Cluster, Context, Exit, Reach, Screen, UsageError};
+use crate::console::{Cluster, Context, Exit, Person, Reach, Screen, UsageError};
 use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
@@ -233,7 +233,7 @@ impl World {
                 dynamo,
                 cloud: Arc::new(Listed::default()),
                 outputs: output_store::nothing(),
-                reach: Reach::default(),
+                reach: Reach { who: Person::named("ann"), ..Reach::default() },
             },
             now: at(1000),
             tick: Span::ZERO,

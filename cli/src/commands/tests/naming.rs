@@ -18,7 +18,7 @@ async fn put(world: &World, id: &str, name: &str) -> JobId {
 
 async fn end(world: &World, id: JobId) {
     let job = world.store().job(id).await.unwrap().unwrap();
-    let ended = job.cancel(Span::from_s(9), at(940)).unwrap();
+    let ended = job.cancel("ann", Span::from_s(9), at(940)).unwrap();
     world.store().write(Some(&job), &ended, Vec::new()).await.unwrap();
 }
 

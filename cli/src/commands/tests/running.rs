@@ -90,9 +90,7 @@ async fn a_run_says_why_its_job_waits_and_a_yes_cancels_it() {
     let said = ran(&world, &["run", "--", "work"], says, async {}).await;
     assert_eq!((said.result.unwrap(), said.out.as_str()), (Exit::Code(130), ""));
     assert!(said.err.contains(" waits: this run launches for it: slot 0\n"), "{}", said.err);
-    assert!(
-        said.err.contains("Cancel the job? [y/N]") && said.err.ends_with(" cancelled: cancelled by the operator\n")
-    );
+    assert!(said.err.contains("Cancel the job? [y/N]") && said.err.ends_with(" cancelled: cancelled by ann\n"));
     assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Cancelled);
 }
 

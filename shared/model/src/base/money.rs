@@ -3,11 +3,14 @@
 //! Guarantees: never negative, never infinite, never a float while it is added or compared.
 //! Does not: know currencies, or what anything costs.
 
-use crate::BadText;
+use crate::{BadText, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
+
+/// The largest amount: a billion dollars.
+const MOST: u64 = 1_000_000_000_000_000;
 
 /// An amount of US dollars, mostly a price per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,6 +44,19 @@ impl Usd {
         self.0.checked_div(price.0).and_then(|times| u32::try_from(times).ok()).unwrap_or(u32::MAX)
     }
 
+    /// The part `part` of `whole`, rounded down, and never more than all of it.
+    pub fn part(self, part: u64, whole: u64) -> Self {
+        let part = u128::from(self.0) * u128::from(part.min(whole)) / u128::from(whole).max(1);
+        Self(u64::try_from(part).unwrap_or(self.0))
+    }
+
+    /// What this price of an hour comes to in such a time.
+    pub fn in_time(self, span: Span) -> Self {
+        let ms = u128::try_from(span.as_ms()).unwrap_or(0);
+        let micros = u128::from(self.0).saturating_mul(ms) / 3_600_000;
+        Self(u64::try_from(micros).unwrap_or(MOST).min(MOST))
+    }
+
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
@@ -50,7 +66,7 @@ impl TryFrom<f64> for Usd {
     type Error = BadText;
     fn try_from(dollars: f64) -> Result<Self, BadText> {
         let bad = || BadText(format!("{dollars} is not an amount of dollars between 0 and 1000000000"));
-        (0.0..=1e9).contains(&dollars).then(|| Self((dollars * 1e6).round() as u64)).ok_or_else(bad)
+        (0.0..=MOST as f64 / 1e6).contains(&dollars).then(|| Self((dollars * 1e6).round() as u64)).ok_or_else(bad)
     }
 }
 
@@ -63,7 +79,7 @@ impl From<Usd> for f64 {
 impl Add for Usd {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        Self(self.0.saturating_add(other.0).min(MOST))
     }
 }
 
@@ -92,6 +108,14 @@ mod tests {
         assert_eq!((0..10).map(|_| dime).sum::<Usd>(), Usd::try_from(1.0).unwrap());
         assert_eq!(dime.to_string(), "$0.10");
         assert_eq!(Usd::from_micros(96_250).to_string(), "$0.09625");
+        assert_eq!((dime.part(1, 3).micros(), dime.part(9, 4), dime.part(1, 0)), (33_333, dime, Usd::ZERO));
+        assert_eq!(dime.in_time(Span::from_s(1800)).micros(), 50_000);
+        assert_eq!(
+            (dime.in_time(Span::from_s(-5)), Usd(u64::MAX).in_time(Span::from_s(1 << 40))),
+            (Usd::ZERO, Usd(MOST))
+        );
+        // What a row holds can be read again.
+        assert_eq!(Usd::try_from(f64::from(Usd(MOST) + dime)).unwrap(), Usd(MOST));
         for bad in [-0.1, f64::NAN, f64::INFINITY, 1e12] {
             assert!(Usd::try_from(bad).is_err(), "{bad}");
         }

@@ -75,6 +75,15 @@ pub fn is_label(text: &str) -> bool {
     text.len() <= 32 && is_plain_name(text)
 }
 
+/// What is allowed as the key and as the value of a job's label, in words.
+pub const JOB_LABEL_FORM: &str =
+    "KEY has 1 to 64 letters, digits, '-', '_' or '.', and VALUE may have '/', ':', '@' and '+' too";
+
+/// Whether a job can have this label. Neither part has a character that separates labels.
+pub fn is_job_label(key: &str, value: &str) -> bool {
+    is_plain_name(key) && is_plain_name(&value.replace(['/', ':', '@', '+'], "-"))
+}
+
 /// Whether this is 1 to 64 letters, digits, `-`, `_` or `.`: what can be the name of a cluster, of a size, of a demand set, or of
 /// an instance type in EC2, like `m7a.large`.
 pub fn is_plain_name(text: &str) -> bool {
@@ -106,6 +115,29 @@ mod tests {
         }
         for bad in ["", "a b", "a#b", "é", &"x".repeat(65)] {
             assert!(!is_plain_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_of_jobs_have_nothing_that_separates_them() {
+        for (key, value) in [("team", "a"), ("cost.centre-1_x", "eu/42:x@y+z"), (&*"k".repeat(64), &*"v".repeat(64))] {
+            assert!(is_job_label(key, value), "{key} {value}");
+        }
+        for (key, value) in [
+            ("", "a"),
+            ("a", ""),
+            ("a/b", "c"),
+            ("a", "b=c"),
+            ("a", "b,c"),
+            ("a", "b c"),
+            ("a", "b\n"),
+            ("a", "\u{202e}"),
+            ("a", "\""),
+            ("é", "a"),
+            (&*"k".repeat(65), "v"),
+            ("k", &*"v".repeat(65)),
+        ] {
+            assert!(!is_job_label(key, value), "{key:?} {value:?}");
         }
     }
 

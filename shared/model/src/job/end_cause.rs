@@ -129,8 +129,8 @@ pub enum EndCause {
     },
     /// It can never run.
     Rejected { why: String },
-    /// The operator cancelled the job.
-    Cancelled,
+    /// Somebody cancelled the job.
+    Cancelled { by: String },
 }
 
 /// Who pays for an end: what it takes from the tries of its job.
@@ -176,7 +176,7 @@ impl EndCause {
             Self::NotExecutable { .. } | Self::NoInterpreter { .. } => (Failed, Some(CANNOT_RUN)),
             Self::ElementsFailed { .. } => (Failed, Some(SOME_FAILED)),
             Self::Stopped { code, .. } => (Failed, *code),
-            Self::NoOutput { .. } | Self::Rejected { .. } | Self::Cancelled => (Failed, None),
+            Self::NoOutput { .. } | Self::Rejected { .. } | Self::Cancelled { .. } => (Failed, None),
             Self::NotStarted { .. }
             | Self::NoService { .. }
             | Self::Lost { .. }
@@ -229,7 +229,8 @@ impl EndCause {
             | Self::Lost { why }
             | Self::Interrupted { why }
             | Self::Moved { why }
-            | Self::Rejected { why } => vec![why],
+            | Self::Rejected { why }
+            | Self::Cancelled { by: why } => vec![why],
             _ => Vec::new(),
         };
         texts.into_iter().for_each(|text| clip(text, MAX_TEXT_BYTES));
@@ -277,7 +278,7 @@ impl fmt::Display for EndCause {
             | Self::Lost { why }
             | Self::Moved { why }
             | Self::Rejected { why } => f.write_str(why),
-            Self::Cancelled => f.write_str("cancelled by the operator"),
+            Self::Cancelled { by } => write!(f, "cancelled by {by}"),
         }
     }
 }
@@ -437,12 +438,18 @@ mod tests {
             ),
             (EndCause::Moved { why: why.clone() }, json!({"kind": "moved", "why": why.clone()}), &*why, "lost", None),
             (EndCause::Rejected { why: why.clone() }, json!({"kind": "rejected", "why": why}), &*why, "failed", None),
-            (EndCause::Cancelled, json!({"kind": "cancelled"}), "cancelled by the operator", "failed", None),
         ] {
             assert_eq!(serde_json::to_value(&cause).unwrap(), form);
             assert_eq!(serde_json::from_value::<EndCause>(form).unwrap(), cause);
             assert_eq!((cause.to_string().as_str(), cause.client().as_str(), cause.exit_code()), (words, client, code));
         }
+    }
+
+    #[test]
+    fn a_cancelled_job_says_by_whom() {
+        let cause: EndCause = serde_json::from_value(json!({"kind": "cancelled", "by": "ann"})).unwrap();
+        assert_eq!((cause.to_string().as_str(), cause.client().as_str()), ("cancelled by ann", "failed"));
+        assert_eq!(cause, EndCause::Cancelled { by: "ann".into() });
     }
 
     #[test]
@@ -467,8 +474,8 @@ mod tests {
             (EndCause::Lost { why: why.clone() }, Payer::Losses),
             (EndCause::Interrupted { why: why.clone() }, Payer::Losses),
             (EndCause::Moved { why: why.clone() }, Payer::Mover),
-            (EndCause::Rejected { why }, Payer::Failures),
-            (EndCause::Cancelled, Payer::Failures),
+            (EndCause::Rejected { why: why.clone() }, Payer::Failures),
+            (EndCause::Cancelled { by: why }, Payer::Failures),
         ] {
             assert_eq!(cause.payer(), payer, "{cause:?}");
         }

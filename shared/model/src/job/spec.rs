@@ -6,7 +6,7 @@
 use crate::amounts::Moment;
 use crate::enums::AfterEnd;
 use crate::mistakes::{Mistakes, shown};
-use crate::names::{NAME_FORM, is_job_name};
+use crate::names::{JOB_LABEL_FORM, NAME_FORM, is_job_label, is_job_name};
 use crate::{BadJob, Environment, FailurePolicy, JobId, Needs, Time, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ use std::num::NonZeroU32;
 
 /// The most jobs that one job may follow. Each takes about 40 bytes of the row and of the queue's index.
 pub const MAX_AFTER: usize = 100;
+/// The most labels of one job. They stand in its row, in the queue's index and in the rows of its allocs.
+pub const MAX_JOB_LABELS: usize = 8;
 /// The highest priority.
 pub const MAX_PRIORITY: u32 = 1000;
 /// The priority of a job without one.
@@ -29,6 +31,8 @@ pub struct JobSpec {
     pub name: Option<String>,
     /// What makes a repeated submission the same one.
     pub key: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     pub priority: u32,
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
@@ -57,6 +61,7 @@ impl Default for JobSpec {
         Self {
             name: None,
             key: None,
+            labels: BTreeMap::new(),
             priority: DEFAULT_PRIORITY,
             array_count: None,
             array_limit: None,
@@ -94,6 +99,14 @@ impl JobSpec {
                 format!("{option} {} must be {NAME_FORM}", shown(name.as_deref().unwrap_or_default()))
             });
         }
+        for (key, value) in self.labels.iter().filter(|(key, value)| !is_job_label(key, value)) {
+            let label = shown(&format!("{key}={value}"));
+            mistakes.require(false, || format!("--label {label} must be KEY=VALUE: {JOB_LABEL_FORM}"));
+        }
+        let labels = self.labels.len();
+        mistakes.require(labels <= MAX_JOB_LABELS, || {
+            format!("a job has at most {MAX_JOB_LABELS} labels (--label), this one has {labels}")
+        });
         self.needs.check(&mut mistakes);
         let priority = self.priority;
         mistakes

@@ -33,7 +33,7 @@ impl Outcome {
             | EndCause::Interrupted { .. }
             | EndCause::Moved { .. }
             | EndCause::Rejected { .. }
-            | EndCause::Cancelled => None,
+            | EndCause::Cancelled { .. } => None,
         }
     }
 

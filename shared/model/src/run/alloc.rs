@@ -14,6 +14,7 @@ use crate::{
     RunReport, S3Place, Span, Switches, Time, Usage, Version, Work,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The longest phase that a row keeps, in bytes: the words of a runtime about a registry are long.
 const MAX_PHASE_BYTES: usize = 400;
@@ -24,6 +25,11 @@ pub struct Alloc {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: AllocSummary,
+    /// Of its job, for whoever counts what jobs use.
+    pub name: Option<String>,
+    pub by: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     #[serde(default)]
     pub work: Work,
     /// Variables added to the environment.
@@ -87,9 +93,13 @@ impl Alloc {
                 stopping_since_at: None,
                 replaces: None,
                 replaced_by: None,
+                price_per_hour: life.offering.price_of(&job.summary.needs),
                 needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy.of_alloc(),
             },
+            name: job.summary.name.clone(),
+            by: job.summary.by.clone(),
+            labels: job.summary.labels.clone(),
             work: job.work_left(),
             env: job.env.clone(),
             output_s3: None,

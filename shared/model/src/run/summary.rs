@@ -6,7 +6,8 @@
 use crate::enums::{AfterEnd, ClientStatus, Desired, JobState};
 use crate::spec::{DEFAULT_PRIORITY, MAX_PRIORITY};
 use crate::{
-    AllocId, AllocIds, Array, EndCause, FailurePolicy, JobId, Needs, NodeId, Reason, Slot, Span, Time, Tries, Version,
+    AllocId, AllocIds, Array, EndCause, FailurePolicy, JobId, Needs, NodeId, Reason, Slot, Span, Time, Tries, Usd,
+    Version,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,11 @@ pub struct JobSummary {
     pub state: JobState,
     /// The name that the user gave the job.
     pub name: Option<String>,
+    /// Who submitted it, as the command recorded it; `None` if a program wrote its row.
+    pub by: Option<String>,
+    /// What people sort jobs by. No node has to have them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// 0 to 1000; higher comes first.
     #[serde(default = "default_priority")]
     pub priority: u32,
@@ -147,6 +153,8 @@ pub struct AllocSummary {
     pub replaced_by: Option<AllocId>,
     #[serde(default)]
     pub needs: Needs,
+    /// What its part of the node costs.
+    pub price_per_hour: Usd,
     #[serde(default)]
     pub failure_policy: FailurePolicy,
 }

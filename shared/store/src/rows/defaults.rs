@@ -80,8 +80,8 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     let mut job = fixtures::job(1);
     job.summary.priority = 7;
     let jobs = check::<Job>(Table::Jobs, "jobs", &row(&job), &[]);
-    assert_eq!(jobs, ["begun", "failed_count", "give_up_after_s", "lost_count", "paused", "priority"].into());
-    check::<JobSummary>(Table::Jobs, "jobs", &row(&job), &["failed_count", "lost_count"]);
+    assert_eq!(jobs, ["begun", "failed_count", "give_up_after_s", "lost_count", "paused", "priority", "usd"].into());
+    check::<JobSummary>(Table::Jobs, "jobs", &row(&job), &["failed_count", "lost_count", "usd"]);
 
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
     assert_eq!(check::<Alloc>(Table::Allocs, "allocs", &row(&alloc), &[]), ["awaiting", "handed_on"].into());

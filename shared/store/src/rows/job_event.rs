@@ -81,7 +81,7 @@ mod tests {
             (placed.clone(), failed(EndCause::Exited { code: 0 }, JobSet::Leaves), ["complete", "exited", "0"]),
             (placed.clone(), failed_early.clone(), ["failed", "signalled", "137"]),
             (job.clone(), job.reject("too \"large\"", KEEP, at(5)).unwrap(), ["rejected", "rejected", ""]),
-            (job.clone(), job.cancel(KEEP, at(5)).unwrap(), ["cancelled", "cancelled", ""]),
+            (job.clone(), job.cancel("ann", KEEP, at(5)).unwrap(), ["cancelled", "cancelled", ""]),
         ];
         for (before, after, [state, cause, code]) in ended {
             let Effect::Update { set, .. } = change(Some(&before), &after).0.effect else { panic!("no update") };

@@ -417,7 +417,7 @@ mod tests {
         let job = fixtures::job(1);
         assert!(!row(&job).contains_key("allocs"));
         assert!(row(&job).contains_key("queue"));
-        let cancelled = job.cancel(model::time::Span::from_s(1), at(1)).unwrap();
+        let cancelled = job.cancel("ann", model::time::Span::from_s(1), at(1)).unwrap();
         let (write, _) = change(Some(&job), &cancelled);
         let Effect::Update { set, remove } = write.effect else { panic!("no update") };
         assert!(

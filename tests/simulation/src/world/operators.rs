@@ -216,7 +216,7 @@ impl World {
     async fn cancel(&self, id: JobId) {
         for _ in 0..10 {
             let Ok(Some(job)) = self.store.job(id).await else { continue };
-            let Some(after) = job.cancel(Span::from_s(7 * 86_400), self.core.now()) else { return };
+            let Some(after) = job.cancel("ann", Span::from_s(7 * 86_400), self.core.now()) else { return };
             if self.store.write(Some(&job), &after, Vec::new()).await.is_ok() {
                 return;
             }

@@ -110,7 +110,7 @@ async fn what_waits_is_paused_and_goes_on_and_what_runs_is_refused() {
     assert_eq!((&went_on[0]["job_id"], &went_on[0]["paused"]), (&json!(id), &serde_json::Value::Null));
     assert_eq!(world.run(&["continue", "one"]).await.done(), format!("{id} was not paused\n"));
     assert_eq!(job(&world, id).await.summary.rank(), before.summary.rank());
-    let by = |action: &str| (action.to_owned(), "by the operator".to_owned());
+    let by = |action: &str| (action.to_owned(), "by ann".to_owned());
     let mut events = actions(&world, id).await;
     events.sort();
     assert_eq!(events, [by("continue"), by("pause")]);
@@ -154,7 +154,7 @@ async fn a_change_is_checked_as_a_submission_is() {
     assert_eq!((&after.env, after.summary.submitted_at), (&before.env, before.summary.submitted_at));
     let (action, reason) = actions(&world, id).await.remove(0);
     assert_eq!(action, "change");
-    assert_eq!(reason, "by the operator: memory_mib = 2048, priority = 900, timeout_s = 3600");
+    assert_eq!(reason, "by ann: memory_mib = 2048, priority = 900, timeout_s = 3600");
     assert_eq!(world.run(&["change", "one", "--priority", "900"]).await.done(), format!("{id} is like that already\n"));
     let wrong = world.run(&["change", "one", "--priority", "1001", "--vcpus", "0"]).await.error();
     assert!(wrong.contains("--priority must be 0 to 1000") && wrong.contains("--vcpus must be at least 1"), "{wrong}");
@@ -249,7 +249,7 @@ async fn a_rerun_brings_along_what_was_rejected_for_it_in_its_order() {
     }
     ended(&world, last, Some(array[1])).await;
     ended(&world, both, Some(first)).await;
-    let cancelled = job(&world, gone).await.cancel(Span::from_s(99_999), world.now).unwrap();
+    let cancelled = job(&world, gone).await.cancel("ann", Span::from_s(99_999), world.now).unwrap();
     world.store().write(Some(&job(&world, gone).await), &cancelled, Vec::new()).await.unwrap();
     let mut later = world.clone();
     later.now = later.now + Span::from_s(60);

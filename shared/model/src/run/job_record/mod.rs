@@ -30,7 +30,7 @@ use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
-    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Version, Work,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usd, Version, Work,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -74,6 +74,11 @@ pub struct Job {
     /// How often the job lost a node.
     #[serde(default)]
     pub lost_count: u32,
+    /// When the command of its last try began.
+    pub started_at: Option<Time>,
+    /// What its allocs cost that had ended before it was over: each its part of its node.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub usd: Usd,
     pub finished_at: Option<Time>,
     /// Why the job is in its state.
     pub reason: Option<String>,
@@ -94,6 +99,8 @@ impl Job {
                 version: Version::UNWRITTEN,
                 state: JobState::Queued,
                 name: spec.name,
+                by: None,
+                labels: spec.labels,
                 priority: spec.priority,
                 submitted_at: now,
                 needs: Needs { machine, ..spec.needs },
@@ -117,6 +124,8 @@ impl Job {
             checkpoints: Vec::new(),
             failed_count: 0,
             lost_count: 0,
+            started_at: None,
+            usd: Usd::ZERO,
             finished_at: None,
             reason: None,
             expires_at: None,
@@ -201,9 +210,9 @@ impl Job {
         self.summary.state == JobState::Placed && self.summary.allocs.contains(&id)
     }
 
-    /// Cancelled by the operator; `None` if the job has ended already.
-    pub fn cancel(&self, keep: Span, now: Time) -> Option<Self> {
-        self.end(JobState::Cancelled, &EndCause::Cancelled, keep, now)
+    /// Cancelled by this person; `None` if the job has ended already.
+    pub fn cancel(&self, by: &str, keep: Span, now: Time) -> Option<Self> {
+        self.end(JobState::Cancelled, &EndCause::Cancelled { by: by.to_owned() }, keep, now)
     }
 
     /// Rejected, because no node could ever run it; `None` if it is not queued.
@@ -225,6 +234,12 @@ impl Job {
         new.finished_at = Some(now);
         new.expire_if_empty(keep, now);
         Some(new)
+    }
+
+    /// Whether it has ended, and all is known of its end: the allocs of a cancelled job stop later.
+    pub fn is_over(&self) -> bool {
+        let JobSummary { state, allocs, .. } = &self.summary;
+        state.is_ended() && (*state != JobState::Cancelled || allocs.is_empty())
     }
 
     fn expire_if_empty(&mut self, keep: Span, now: Time) {
@@ -277,6 +292,10 @@ impl Job {
             new.work.image_digest.clone_from(&ending.run.image_digest);
         }
         new.take_checkpoint(ending.run.checkpoint.as_ref());
+        if !self.is_over() {
+            new.started_at = alloc.started_at.or(new.started_at);
+            new.usd = new.usd + alloc.price_per_hour.in_time(now.since(alloc.placed_at));
+        }
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
             new.summary.tries.note_usage(ending.run.usage);
@@ -294,6 +313,8 @@ impl Job {
             new.queue("all its members have stopped: it starts again");
         } else if self.summary.state == JobState::Placing {
             new.wait_again("a member ended before all of them were placed");
+        } else if self.summary.state == JobState::Cancelled {
+            new.summary.tries.note_usage(ending.run.usage);
         }
         new.expire_if_empty(times.keep, now);
         new

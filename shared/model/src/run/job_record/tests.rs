@@ -267,11 +267,47 @@ fn an_alloc_told_to_stop_never_ends_a_job() {
 #[test]
 fn an_ended_job_expires_only_when_its_allocs_are_gone() {
     let (job, allocs) = placed(1, 0, 0);
-    let cancelled = job.cancel(KEEP, at(5)).unwrap();
+    let cancelled = job.cancel("ann", KEEP, at(5)).unwrap();
     assert_eq!(cancelled.expires_at, None);
-    assert!(cancelled.cancel(KEEP, at(6)).is_none());
+    assert!(cancelled.cancel("bob", KEEP, at(6)).is_none());
     let gone = cancelled.after_end(&allocs[0], &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(7));
     assert_eq!((gone.summary.state, gone.expires_at), (JobState::Cancelled, Some((at(7) + KEEP).as_epoch_s())));
+}
+
+#[test]
+fn a_job_counts_what_its_tries_cost_until_it_is_over() {
+    // One of two vCPUs of a node for $0.10 an hour.
+    let (job, allocs) = placed(1, 1, 0);
+    let alloc = AllocSummary { started_at: Some(at(2)), ..allocs[0].clone() };
+    let after = |job: &Job, code: i32, hours: i64| {
+        job.after_end(&alloc, &Ending::exited(code), &[], JobSet::Leaves, KEEP.into(), at(1 + 3600 * hours))
+    };
+    let again = after(&job, 1, 1);
+    assert_eq!((again.usd.micros(), again.started_at, again.is_over()), (50_000, Some(at(2)), false));
+    let complete = after(&again.with_placed(&[alloc.alloc_id]).unwrap(), 0, 2);
+    assert_eq!((complete.usd.micros(), complete.is_over()), (150_000, true));
+    assert_eq!(after(&complete, 0, 9).usd, complete.usd, "its event has been told");
+    // What a cancelled job costs is known when its alloc has stopped.
+    let cancelled = job.cancel("ann", KEEP, at(5)).unwrap();
+    assert!(!cancelled.is_over() && after(&cancelled, 1, 1).is_over());
+    assert_eq!(after(&cancelled, 1, 1).usd.micros(), 50_000);
+}
+
+#[test]
+fn labels_are_few_and_plain() {
+    let of = |labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Job::submit(fixtures::job_id(0), JobSpec { labels, ..JobSpec::running(["true"]) }, at(0))
+    };
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i"].map(|key| (key, "x"));
+    assert_eq!(of(&keys[..8]).unwrap().summary.labels.len(), 8);
+    for (labels, says) in [
+        (&keys[..], "a job has at most 8 labels (--label), this one has 9"),
+        (&[("team", "a\u{1b}b")], "--label \"team=a\\u{1b}b\" must be KEY=VALUE: KEY has 1 to 64 letters"),
+    ] {
+        let BadJob(wrong) = of(labels).unwrap_err();
+        assert!(wrong.len() == 1 && wrong[0].starts_with(says), "{wrong:?}");
+    }
 }
 
 #[test]
@@ -453,7 +489,7 @@ fn a_job_that_waits_is_paused_and_goes_on_at_its_place() {
     assert_eq!(paused.pause(Pause::Ends), Some(job.clone()));
     let (placed, _) = placed(1, 0, 0);
     assert_eq!(placed.pause(Pause::Begins), None);
-    assert_eq!(job.cancel(KEEP, at(1)).unwrap().pause(Pause::Begins), None);
+    assert_eq!(job.cancel("ann", KEEP, at(1)).unwrap().pause(Pause::Begins), None);
 }
 
 #[test]

@@ -6,8 +6,8 @@
 use crate::enums::{Intent, Market, NodeStateName, NodeStatus};
 use crate::wire::NodeHealth;
 use crate::{
-    AllocId, AllocIds, Batch, Capacity, EndCause, Ending, MachineKind, NewInstance, NodeId, Reserved, Slot, Span, Time,
-    Usd,
+    AllocId, AllocIds, Batch, Capacity, EndCause, Ending, MachineKind, Needs, NewInstance, NodeId, Reserved, Slot,
+    Span, Time, Usd,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -215,6 +215,21 @@ pub struct Offering {
     pub capacity: Capacity,
     #[serde(flatten)]
     pub kind: MachineKind,
+}
+
+impl Offering {
+    /// What one member of a job costs an hour on such a node: the largest of its parts of it, or all of it.
+    pub fn price_of(&self, needs: &Needs) -> Usd {
+        let (part, whole) = (needs.capacity(), &self.capacity);
+        let parts = [
+            (part.vcpus.into(), whole.vcpus.into()),
+            (part.memory_mib, whole.memory_mib),
+            (part.scratch_gib, whole.scratch_gib),
+            (part.gpus.into(), whole.gpus.into()),
+        ];
+        let prices = parts.map(|(part, whole)| self.price_per_hour.part(part, whole));
+        if needs.exclusive { self.price_per_hour } else { prices.into_iter().max().unwrap_or_default() }
+    }
 }
 
 impl fmt::Display for Offering {
