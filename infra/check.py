@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares infra/template.yaml and infra/notify.yaml with the rest of the project and with what AWS accepts. Runs offline.
+"""Compares infra/template.yaml and infra/notify.yaml (and lints infra/accounting.yaml) with the rest of the project and with what AWS accepts. Runs offline.
 
     pip install -r infra/requirements.txt
     nodekeeper init --print-contract > contract.json
@@ -42,6 +42,7 @@ from plain import expand, yaml_parse  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "infra" / "template.yaml"
 NOTIFY = ROOT / "infra" / "notify.yaml"
+ACCOUNTING = ROOT / "infra" / "accounting.yaml"
 
 CLUSTER = "demo"
 ROLE = "arn:aws:iam::123456789012:role/node"
@@ -717,7 +718,7 @@ def main() -> int:
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
     text = options.template.read_text()
-    findings = [*check(text, Contract.read(document)), *check_notify(NOTIFY.read_text())]
+    findings = [*check(text, Contract.read(document)), *check_notify(NOTIFY.read_text()), *lint(ACCOUNTING.read_text(), ACCOUNTING.name)]
     for finding in findings:
         print(" ".join(finding.split()))  # a linter's message may have several lines
     print(f"{options.template}: {len(findings) or 'no'} findings in {time.monotonic() - start:.1f} s", file=sys.stderr)

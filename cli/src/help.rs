@@ -169,7 +169,7 @@ mod tests {
         let submit = all().find_subcommand("submit").unwrap().clone();
         let free = |arg: &&clap::Arg| arg.get_help_heading().is_none() && !arg.is_positional();
         let free: BTreeSet<&str> = submit.get_arguments().filter(free).map(|arg| arg.get_id().as_str()).collect();
-        assert_eq!(free, ["json", "name", "wait"].into());
+        assert_eq!(free, ["json", "labels", "name", "wait"].into());
         assert!(submit.get_arguments().any(|arg| arg.get_help_heading() == Some("What it needs")));
     }
 

@@ -158,6 +158,7 @@ async fn run(what: What, color: ColorChoice, given: Given, out: &mut StandardOut
                 clock,
                 screen: screen(io::stdout().is_terminal()),
                 err_screen: screen(io::stderr().is_terminal()),
+                in_screen: screen(io::stdin().is_terminal()),
                 colours: colours(color),
                 input: &mut io::BufReader::new(io::stdin()),
                 out,

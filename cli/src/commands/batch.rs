@@ -367,6 +367,7 @@ impl Captured {
             input: &mut self.input,
             screen: Screen::Pipe,
             err_screen: Screen::Pipe,
+            in_screen: Screen::Pipe,
             colours: false,
             out: &mut self.out,
             err: &mut self.err,

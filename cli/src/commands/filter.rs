@@ -1,16 +1,19 @@
-//! The filter of a command: jobs by state, by name, by age.
+//! The filter of a command: jobs by state, by name, by age, by submitter, by label.
 //!
 //! Guarantees: all given conditions must hold; of several states, one must.
 //! Does not: read anything.
 
+use super::submit::named;
+use crate::console::Cluster;
 use crate::view::stored::Among;
 use clap::{ArgAction, Args};
 use model::amounts::Moment;
 use model::names::matches;
 use model::{JobState, JobSummary, Time};
+use std::collections::BTreeMap;
 use store::End;
 
-/// `--state`, `--name`, `--since`
+/// `--state`, `--name`, `--since`, and those of [`OwnerFilter`]
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct JobFilter {
     /// Only jobs in this state: queued, placing, placed (or running), regrouping, complete, failed, cancelled or rejected; may
@@ -23,6 +26,39 @@ pub(super) struct JobFilter {
     /// Only jobs that were submitted since then: 30m, 2d, a date or a time
     #[arg(long, value_name = "WHEN")]
     since: Option<Moment>,
+    #[command(flatten)]
+    pub(super) owner: OwnerFilter,
+}
+
+/// `--mine`, `--label`
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct OwnerFilter {
+    /// Only jobs that you submitted
+    #[arg(long)]
+    mine: bool,
+    /// Only jobs with this label; `*` in VALUE stands for any characters. May be given several times: all must be there
+    #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = named)]
+    labels: Vec<(String, String)>,
+    /// Who gives the command, once that is known.
+    #[arg(skip)]
+    me: Option<String>,
+}
+
+impl OwnerFilter {
+    pub(super) const fn is_empty(&self) -> bool {
+        !self.mine && self.labels.is_empty()
+    }
+
+    /// The filter, with who gives the command.
+    pub(super) async fn of(&self, cluster: &Cluster) -> anyhow::Result<Self> {
+        let me = if self.mine { Some(cluster.reach.who.name().await?.to_owned()) } else { None };
+        Ok(Self { me, ..self.clone() })
+    }
+
+    pub(super) fn takes(&self, by: Option<&str>, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, wanted): &(String, String)| labels.get(key).is_some_and(|value| matches(wanted, value));
+        (!self.mine || by == self.me.as_deref()) && self.labels.iter().all(has)
+    }
 }
 
 /// Parses a state, by its name or by the word of other schedulers.
@@ -41,8 +77,13 @@ fn state(text: &str) -> Result<JobState, String> {
 }
 
 impl JobFilter {
+    /// The filter, with who gives the command.
+    pub(super) async fn of(&self, cluster: &Cluster) -> anyhow::Result<Self> {
+        Ok(Self { owner: self.owner.of(cluster).await?, ..self.clone() })
+    }
+
     pub(super) const fn is_empty(&self) -> bool {
-        self.states.is_empty() && self.name.is_none() && self.since.is_none()
+        self.states.is_empty() && self.name.is_none() && self.since.is_none() && self.owner.is_empty()
     }
 
     /// Whether the filter names ended states.
@@ -77,7 +118,8 @@ impl JobFilter {
     pub(super) fn takes(&self, job: &JobSummary, now: Time) -> bool {
         let state = self.states.is_empty() || self.states.contains(&job.state);
         let name = self.name.as_ref().is_none_or(|wanted| matches(wanted, job.name.as_deref().unwrap_or_default()));
-        state && name && self.since.is_none_or(|since| job.submitted_at >= since.before(now))
+        let owner = self.owner.takes(job.by.as_deref(), &job.labels);
+        state && name && owner && self.since.is_none_or(|since| job.submitted_at >= since.before(now))
     }
 }
 

@@ -12,6 +12,7 @@
 pub(crate) mod batch;
 mod filter;
 pub(crate) mod operate;
+mod others;
 pub(crate) mod output;
 pub(crate) mod set_up;
 pub(crate) mod show;

@@ -48,6 +48,7 @@ pub(super) async fn repeat(
             err: &mut err,
             screen: context.screen,
             err_screen: context.err_screen,
+            in_screen: context.in_screen,
             colours: context.colours,
         };
         match look(&mut page).await {

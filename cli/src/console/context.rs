@@ -71,6 +71,8 @@ pub struct Context<'a> {
     pub screen: Screen,
     /// Whether standard error is a terminal.
     pub err_screen: Screen,
+    /// Whether standard input is a terminal: somebody can answer.
+    pub in_screen: Screen,
     /// Whether standard output gets colours.
     pub colours: bool,
     /// Standard output: the result of the command.

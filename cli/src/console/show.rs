@@ -11,6 +11,7 @@ pub(crate) use runtime::signs::say::{one_line, rough, several, when};
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::{DbError, Listed, Unreadable, WriteError};
 
@@ -232,6 +233,12 @@ pub(crate) fn moment(at: Time, now: Time) -> String {
 pub(crate) fn dollars(usd: Usd) -> String {
     let dollars = f64::from(usd);
     if dollars == 0.0 || dollars >= 0.1 { format!("${dollars:.2}") } else { format!("${dollars:.4}") }
+}
+
+/// The labels of a job: `run=7, team=vision`.
+pub(crate) fn labels(labels: &BTreeMap<String, String>) -> Option<String> {
+    let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    (!labels.is_empty()).then(|| labels.join(", "))
 }
 
 /// A need in words, with what the machine must be, and whether the job is exclusive.

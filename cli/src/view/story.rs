@@ -132,12 +132,13 @@ impl Happening {
     }
 
     fn of_submission(job: &Job) -> Self {
-        let JobSummary { submitted_at, priority, needs, .. } = &job.summary;
+        let JobSummary { submitted_at, priority, needs, by, .. } = &job.summary;
+        let by = by.as_ref().map(|by| format!("by {by}: ")).unwrap_or_default();
         Self {
             at: *submitted_at,
             subject: Subject::Job(job.summary.job_id).to_string(),
             action: ActionName::Submit.to_string(),
-            reason: format!("priority {priority}, {} node(s)", needs.nodes),
+            reason: format!("{by}priority {priority}, {} node(s)", needs.nodes),
         }
     }
 }

@@ -28,6 +28,7 @@ pub async fn operate(cluster: Cluster, now: Time, line: &[&str]) -> Result<Strin
         clock: Arc::new(move || now),
         screen: Screen::Pipe,
         err_screen: Screen::Pipe,
+        in_screen: Screen::Pipe,
         colours: false,
         input: &mut std::io::empty(),
         out: &mut out,

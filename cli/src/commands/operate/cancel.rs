@@ -1,12 +1,13 @@
 //! `cancel`: ends jobs.
 //!
-//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked. Exactly the shown
+//! Guarantees: jobs that are not named one by one are shown before they are cancelled, and the person is asked, as about jobs of others. Exactly the shown
 //! jobs are cancelled, in the order of the queue, so that none of the others is placed meanwhile. An error with one job does not
 //! stop the others.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
 use crate::changes::{JobChange, change_each};
 use crate::commands::filter::JobFilter;
+use crate::commands::others::Others;
 use crate::console::show::{self, Rows, or_blank, several, when};
 use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
 use crate::view::find::{Finder, short};
@@ -30,7 +31,7 @@ pub struct CancelArgs {
     all: bool,
     #[command(flatten)]
     filter: JobFilter,
-    /// Do not ask before jobs are cancelled that are not named one by one
+    /// Do not ask before jobs are cancelled that are not named one by one, or that somebody else submitted
     #[arg(long, short = 'y')]
     yes: bool,
 }
@@ -40,9 +41,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let by_filter = args.all || !args.filter.is_empty();
     if is_named == by_filter {
         let message = if is_named {
-            "name jobs, or describe them (--name, --state, --since, --all), not both"
+            "name jobs, or describe them (--name, --label, --mine, --state, --since, --all), not both"
         } else {
-            "say which jobs: their ids or names, --name, --state, --since or --all"
+            "say which jobs: their ids or names, --name, --label, --mine, --state, --since or --all"
         };
         bail!(UsageError(message.to_owned()));
     }
@@ -53,7 +54,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     let cluster = context.cluster().await?;
     let how = JobChange::cancel(&cluster).await?;
     let (ids, mut all) = if is_named {
-        named(context, &cluster, &args.jobs).await?
+        let (ids, all) = named(context, &cluster, &args.jobs).await?;
+        let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.rows;
+        let others = Others::of_jobs(&cluster, &jobs).await?;
+        if !others.agree(context, "cancel", args.yes)? {
+            return Ok(Exit::Failed);
+        }
+        (ids, all)
     } else {
         let Some(ids) = described(context, &cluster, args).await? else { return Ok(Exit::Failed) };
         (ids, true)
@@ -128,19 +135,26 @@ async fn described(
     let now = context.now();
     let WaitingJobs { mut jobs, unreadable, .. } = cluster.store.queue_listed(usize::MAX).await?;
     show::unreadable(context.err, &unreadable)?;
-    jobs.retain(|job| args.filter.takes(job, now));
+    let filter = args.filter.of(cluster).await?;
+    jobs.retain(|job| filter.takes(job, now));
     if jobs.is_empty() {
         writeln!(context.out, "no job that could be cancelled is like that")?;
         return Ok(Some(Vec::new()));
     }
     let row = |job: &JobSummary| {
-        [short(job.job_id), or_blank(job.name.as_ref()), job.state.to_string(), when(job.submitted_at, now)]
+        let (name, by) = (or_blank(job.name.as_ref()), or_blank(job.by.as_ref()));
+        [short(job.job_id), name, by, job.state.to_string(), when(job.submitted_at, now)]
     };
-    Rows::of(&["JOB", "NAME", "STATE", "SUBMITTED"], jobs.iter().take(LISTED).map(row)).print(context.err)?;
+    Rows::of(&["JOB", "NAME", "BY", "STATE", "SUBMITTED"], jobs.iter().take(LISTED).map(row)).print(context.err)?;
     if jobs.len() > LISTED {
         writeln!(context.err, "and {} more", jobs.len() - LISTED)?;
     }
-    if !args.yes {
+    let others = Others::of(cluster, jobs.iter().map(|job| job.by.as_deref())).await?;
+    if !others.is_empty() {
+        if !others.agree(context, "cancel", args.yes)? {
+            return Ok(None);
+        }
+    } else if !args.yes {
         let these = if jobs.len() == 1 { "this job".to_owned() } else { format!("these {} jobs", jobs.len()) };
         if !is_yes(&context.ask(&format!("Cancel {these}? [y/N]"))?) {
             writeln!(context.err, "\nnothing was cancelled: answer y, or give --yes")?;

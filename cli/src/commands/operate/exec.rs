@@ -6,6 +6,7 @@
 //! Does not: give anybody a right on the node. In AWS, `ssm:StartSession` does.
 
 use crate::changes::operate::record_event;
+use crate::commands::others::Others;
 use crate::commands::output::follow::last_allocs;
 use crate::console::show::{self, readable};
 use crate::console::{Cluster, Context, Exit, UsageError};
@@ -35,6 +36,9 @@ pub struct InsideArgs {
     /// The member of a job of several nodes
     #[arg(long, value_name = "N")]
     member: Option<u32>,
+    /// Do not ask before a job of somebody else is entered
+    #[arg(long, short = 'y')]
+    yes: bool,
     /// Print the command line that does it, and do nothing
     #[arg(long)]
     print: bool,
@@ -65,6 +69,9 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
     if args.print {
         writeln!(context.out, "{}", show::command(&line))?;
         return Ok(Exit::Done);
+    }
+    if !Others::of(&cluster, [alloc.by.as_deref()]).await?.agree(context, "enter", args.yes)? {
+        return Ok(Exit::Failed);
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();
     let reason = format!("{}: {told}", cluster.by().await?);

@@ -6,6 +6,7 @@
 
 use crate::changes::operate::{accepting, retention};
 use crate::changes::{JobChange, change_each};
+use crate::commands::others::Others;
 use crate::commands::submit;
 use crate::commands::submit::rerun::OptionChanges;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
@@ -14,7 +15,7 @@ use crate::view::find::Finder;
 use clap::Args;
 use futures::StreamExt;
 use model::{ActionName, Job, JobId, JobState, Pause, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields that can be changed: none of them changes what the job runs.
 const CHANGEABLE: &str = "priority vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require \
@@ -26,7 +27,7 @@ fn is_changeable(field: &str) -> bool {
 
 /// Whether the help of `change` has this option. The others are read, so that the error says what they are.
 fn is_shown(id: &str) -> bool {
-    is_changeable(id) || ["job", "json"].contains(&id)
+    is_changeable(id) || ["job", "json", "yes"].contains(&id)
 }
 
 /// `pause` and `continue`
@@ -35,6 +36,9 @@ pub struct PauseArgs {
     /// The jobs' ids, parts of them, or their names. The name of an array stands for all its jobs, and NAME[3] for number 3
     #[arg(value_name = "JOB", required = true)]
     jobs: Vec<String>,
+    /// Do not ask before a job of somebody else is changed
+    #[arg(long, short = 'y')]
+    yes: bool,
     /// Print the changed jobs as JSON
     #[arg(long)]
     json: bool,
@@ -48,6 +52,9 @@ pub struct ChangeArgs {
     job: String,
     #[command(flatten)]
     changes: OptionChanges,
+    /// Do not ask before a job of somebody else is changed
+    #[arg(long, short = 'y')]
+    yes: bool,
     /// Print the changed jobs as JSON
     #[arg(long)]
     json: bool,
@@ -62,24 +69,35 @@ struct PauseWords {
 }
 
 pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pause) -> anyhow::Result<Exit> {
-    let (action, words) = match pause {
-        Pause::Begins => (ActionName::Pause, PauseWords { participle: "paused", already: "was paused already" }),
-        Pause::Ends => (ActionName::Continue, PauseWords { participle: "continued", already: "was not paused" }),
+    let (action, verb, words) = match pause {
+        Pause::Begins => {
+            (ActionName::Pause, "pause", PauseWords { participle: "paused", already: "was paused already" })
+        }
+        Pause::Ends => {
+            (ActionName::Continue, "continue", PauseWords { participle: "continued", already: "was not paused" })
+        }
     };
     let after = |job: &Job, _| job.pause(pause);
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
     let how = JobChange { action, reason: cluster.by().await?, keep, after: Box::new(after) };
-    let (mut done, mut jobs) = (true, Vec::new());
+    let (mut done, mut jobs, mut meant) = (true, Vec::new(), Vec::new());
     for given in &args.jobs {
-        let changed = match Finder::new(&cluster).jobs(given).await {
-            Ok(ids) => change_all(context, &cluster, &ids, &how).await,
+        match Finder::new(&cluster).jobs(given).await {
+            Ok(ids) => meant.push((given, ids)),
             Err(e) => {
                 done = false;
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-                continue;
             }
-        };
+        }
+    }
+    let ids: BTreeSet<JobId> = meant.iter().flat_map(|(_, ids)| ids.iter().copied()).collect();
+    let rows = cluster.store.jobs_of(ids).await?.rows;
+    if !Others::of_jobs(&cluster, &rows).await?.agree(context, verb, args.yes)? {
+        return Ok(Exit::Failed);
+    }
+    for (given, ids) in meant {
+        let changed = change_all(context, &cluster, &ids, &how).await;
         done &= changed.print(context, given, &words, args.json)?;
         jobs.extend(changed.jobs);
     }
@@ -109,6 +127,9 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
         specs.push(spec);
     }
     accepting(&cluster, &specs).await?;
+    if !Others::of_jobs(&cluster, &waiting).await?.agree(context, "change", args.yes)? {
+        return Ok(Exit::Failed);
+    }
     let details: Vec<String> = changes.fields.iter().map(|(field, value)| format!("{field} = {value}")).collect();
     let after = |job: &Job, now: Time| job.changed(changes.spec(job, &BTreeMap::new()).ok()?, now).ok()?;
     let reason = format!("{}: {}", cluster.by().await?, details.join(", "));

@@ -213,6 +213,7 @@ mod tests {
         let mut context = Context {
             screen,
             err_screen: screen,
+            in_screen: Screen::Pipe,
             colours: false,
             connect: Box::new(|| Box::pin(async { anyhow::bail!("not connected") })),
             clock: std::sync::Arc::new(|| Time::from_ms(0)),

@@ -55,7 +55,7 @@ async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs
     let (states, alike) = (States::of(jobs.iter().map(|job| &job.summary)), alike(&jobs));
     if args.json {
         let shape = json!({
-            "name": summary.name, "key": first.key, "array_count": all, "states": states, "alike": alike,
+            "name": summary.name, "by": summary.by, "labels": summary.labels, "key": first.key, "array_count": all, "states": states, "alike": alike,
             "job_ids": jobs.iter().map(|job| job.summary.job_id).collect::<Vec<_>>(),
         });
         return show::json(context.out, &show::without_nulls(shape));
@@ -63,6 +63,8 @@ async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs
     let mut rows = Rows::new(&[]);
     rows.field("array", Some(format!("{}[*]", short(summary.job_id))));
     rows.field("name", summary.name.as_ref());
+    rows.field("by", summary.by.as_ref());
+    rows.field("labels", show::labels(&summary.labels));
     rows.field("key", first.key.as_ref());
     rows.field("elements", Some(states.text(all)));
     rows.field("command", Some(show::command(&work.command)));
@@ -95,6 +97,8 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     let mut rows = Rows::new(&[]);
     rows.field("job", Some(summary.job_id));
     rows.field("name", summary.name.as_ref());
+    rows.field("by", summary.by.as_ref());
+    rows.field("labels", show::labels(&summary.labels));
     rows.field("key", job.key.as_ref());
     rows.field("element", summary.array_index().map(|n| format!("{n} of {}", summary.array_count.unwrap_or_default())));
     rows.field("state", Some(summary.state));
@@ -135,7 +139,7 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("runs after", (!after.is_empty()).then(|| after.join(", ")));
     rows.field("priority", Some(summary.priority));
     rows.field("submitted", Some(moment(summary.submitted_at, now)));
-    rows.field("ended", job.finished_at.map(|at| moment(at, now)));
+    ran(&mut rows, job, now);
     rows.field("failed", Some(show::several(job.failed_count, "time")));
     rows.field("lost", Some(show::several(job.lost_count, "time")));
     rows.field("moved", Some(summary.tries.moves).filter(|n| *n > 0).map(|n| show::several(n, "time")));
@@ -149,6 +153,12 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     let replace = if failure_policy.replace { with_copy.as_str() } else { "" };
     rows.field("silent node", Some(format!("waited for {} s{replace}", failure_policy.lost_after_s)));
     rows
+}
+
+fn ran(rows: &mut Rows, job: &Job, now: Time) {
+    rows.field("began", job.started_at.map(|at| moment(at, now)));
+    rows.field("ended", job.finished_at.map(|at| moment(at, now)));
+    rows.field("cost", (!job.usd.is_zero()).then(|| format!("{} (its part of its nodes)", show::dollars(job.usd))));
 }
 
 /// When a job that waits begins, and when it, or its array, gives up.

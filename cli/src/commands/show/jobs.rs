@@ -21,7 +21,7 @@ use clap::Args;
 use model::{JobId, JobSummary, Time};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use store::{DbError, Store, placed_last};
 
@@ -68,6 +68,7 @@ enum Cut {
 
 async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobList> {
     let (cluster, now) = (context.cluster().await?, context.now());
+    let args = &JobsArgs { filter: args.filter.of(&cluster).await?, ..args.clone() };
     let most = match (args.queue, args.filter.is_empty()) {
         (true, true) => args.limit.get().saturating_add(1),
         (true, false) => MOST_READ,
@@ -115,11 +116,15 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
         return Ok((read.jobs.iter().map(JobRow::of).collect(), cut));
     }
     if filter.wants_live() {
-        let (waiting, placed) = (store.waiting_newest(limit.saturating_add(1)).await?, store.placed().await?);
+        let (most, cut_here) = match filter.owner.is_empty() {
+            true => (limit.saturating_add(1), Cut::More),
+            false => (MOST_READ, Cut::NotLooked),
+        };
+        let (waiting, placed) = (store.waiting_newest(most).await?, store.placed().await?);
         show::unreadable(context.err, &waiting.unreadable)?;
         show::unreadable(context.err, &placed.unreadable)?;
         if waiting.end.is_some() {
-            cut = Cut::More;
+            cut = cut_here;
         }
         jobs.extend(placed_last(waiting.jobs, placed.rows).iter().map(JobRow::of_summary));
     }
@@ -190,13 +195,17 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
 /// A line is one job, or all that is listed of an array.
 fn table(jobs: Vec<JobRow>, now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
-    let ended = has_ended.then_some("ENDED");
+    let people: BTreeSet<Option<&str>> = jobs.iter().map(|job| job.summary.by.as_deref()).collect();
+    let has_people = people.len() > 1;
+    let (by, ended) = (has_people.then_some("BY"), has_ended.then_some("ENDED"));
     let heads = ["JOB", "NAME", "STATE", "PRIORITY", "NEEDS", "ALLOCS", "SUBMITTED"].into_iter();
     let cells = |line: Vec<JobRow>| {
+        let by = has_people.then(|| or_blank(line.first().and_then(|job| job.summary.by.as_ref())));
         let ended = has_ended.then(|| when_some(line.iter().filter_map(|job| job.finished_at).max(), now));
-        cells(&line, now).into_iter().chain(ended).chain([or_blank(commonest(&line))])
+        cells(&line, now).into_iter().chain(by).chain(ended).chain([or_blank(commonest(&line))])
     };
-    Rows::of(&heads.chain(ended).chain(["REASON"]).collect::<Vec<_>>(), by_array(jobs).into_iter().map(cells))
+    let heads: Vec<_> = heads.chain(by).chain(ended).chain(["REASON"]).collect();
+    Rows::of(&heads, by_array(jobs).into_iter().map(cells))
 }
 
 /// Why most of these jobs are in their states.

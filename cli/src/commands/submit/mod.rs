@@ -295,7 +295,8 @@ fn table<S: Serializer>(given: &[(String, String)], serializer: S) -> Result<S::
     serializer.collect_map(given.iter().map(|(name, value)| (name, value)))
 }
 
-fn named(text: &str) -> Result<(String, String), String> {
+/// Parses `NAME=VALUE`.
+pub(crate) fn named(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -8,6 +8,7 @@ use super::job_env::environment;
 use super::submission::{Begin, GivenParts, Keyed, submit_once};
 use super::{JobOptions, all_of, id_like, submitted};
 use crate::changes::operate::accepting;
+use crate::commands::others::Others;
 use crate::console::{Cluster, Context, Exit, UsageError, show};
 use crate::view::array::is_bad;
 use crate::view::find::{Finder, Meant};
@@ -29,6 +30,9 @@ pub struct RerunArgs {
     failed: bool,
     #[command(flatten)]
     changes: OptionChanges,
+    /// Do not ask before a job of somebody else runs again, as yours
+    #[arg(long, short = 'y')]
+    yes: bool,
     /// Wait until every new job has ended; the exit code is 1 if one did not complete
     #[arg(long)]
     wait: bool,
@@ -104,6 +108,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     jobs.sort_by_key(|job| job.summary.job_id);
     if jobs.is_empty() {
         bail!(UsageError(format!("no stored job of {} is like that", show::one_line(&args.job))));
+    }
+    if !Others::of_jobs(&cluster, &jobs).await?.agree(context, "run", args.yes)? {
+        return Ok(Exit::Failed);
     }
     let env = environment(&options.env, &options.env_file)?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();

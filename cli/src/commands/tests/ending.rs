@@ -60,6 +60,7 @@ async fn waited(world: &World, terminate: bool, timeout_s: u32, happens: impl As
     let mut context = Context {
         colours: false,
         err_screen: Screen::Pipe,
+        in_screen: Screen::Pipe,
         screen: Screen::Pipe,
         connect: Box::new(|| panic!("it is connected")),
         clock: Arc::new(move || at(1000) + Span::from_s(10 * clock.load(Ordering::Relaxed))),

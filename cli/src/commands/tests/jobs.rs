@@ -79,7 +79,7 @@ async fn a_submission_without_options_uses_the_documented_defaults() {
     let job = world.store().job(out.trim().parse().unwrap()).await.unwrap().unwrap();
     let spec = model::JobSpec::running(["true"]);
     let mut expected = Job::submit(job.summary.job_id, spec, world.now).unwrap();
-    expected.summary.version = job.summary.version;
+    (expected.summary.version, expected.summary.by) = (job.summary.version, Some("ann".to_owned()));
     assert_eq!(job, expected);
 }
 

@@ -14,6 +14,7 @@ mod naming;
 mod nodes;
 mod output;
 mod output_store;
+mod people;
 mod permissions;
 mod refusing;
 mod running;
@@ -211,6 +212,7 @@ pub(crate) struct World {
     /// How much time passes between two reads of the clock.
     tick: Span,
     screen: Screen,
+    in_screen: Screen,
 }
 
 impl World {
@@ -238,6 +240,7 @@ impl World {
             now: at(1000),
             tick: Span::ZERO,
             screen: Screen::Pipe,
+            in_screen: Screen::Pipe,
         }
     }
 
@@ -285,6 +288,7 @@ impl World {
             screen: self.screen,
             colours: false,
             err_screen: Screen::Pipe,
+            in_screen: self.in_screen,
             connect: Box::new(move || {
                 let cluster = cluster.clone();
                 Box::pin(async move { Ok(cluster) })

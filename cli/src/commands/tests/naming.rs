@@ -222,6 +222,7 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
         screen,
         colours: false,
         err_screen: Screen::Pipe,
+        in_screen: Screen::Pipe,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })

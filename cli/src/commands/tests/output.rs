@@ -106,6 +106,7 @@ async fn print(world: &World, line: &[&str], out: &Printed, err: &Printed) -> an
         screen: world.screen,
         colours: false,
         err_screen: Screen::Pipe,
+        in_screen: Screen::Pipe,
         connect: Box::new(move || {
             let cluster = cluster.clone();
             Box::pin(async move { Ok(cluster) })

@@ -12,6 +12,7 @@ async fn ran(world: &World, line: &[&str], says: Vec<Heard>, happens: impl Futur
     let mut context = Context {
         colours: false,
         err_screen: Screen::Pipe,
+        in_screen: Screen::Pipe,
         screen: world.screen,
         connect: Box::new(move || {
             let cluster = cluster.clone();

@@ -23,6 +23,7 @@ async fn commands_that_need_no_cluster_do_not_connect() {
         let mut context = Context {
             colours: false,
             err_screen: Screen::Pipe,
+            in_screen: Screen::Pipe,
             screen: Screen::Pipe,
             connect: Box::new(|| panic!("it asked for a cluster")),
             clock: Arc::new(|| at(0)),

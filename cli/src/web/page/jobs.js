@@ -1,7 +1,7 @@
 // The list of jobs, and one job.
 
 import { el } from "./dom.js";
-import { action, ago, bytes, chip, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
+import { action, ago, bytes, chip, dollars, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
 const STATES = [["", "all"], ["placing,placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
@@ -13,6 +13,7 @@ export const columns = [
   ["Needs", j => needs(j)],
   ["Priority", j => j.priority, "n"],
   ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],
+  ["By", j => j.by],
   ["Submitted", j => ago(j.submitted_at), "nowrap"],
   ["Ended", j => ago(j.finished_at), "nowrap"],
   ["Why", j => sentence(j.waits_because ?? j.reason ?? ""), "text"],
@@ -26,7 +27,7 @@ export const jobs = {
     return [
       el("h1", { tabindex: "-1" }, "Jobs"),
       el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello")),
-      filters("jobs", params, STATES, "name, id, command or reason"),
+      filters("jobs", params, STATES, "name, person, label, id, command or reason"),
       part.total > 0 && table("Jobs: running first, then failed, then waiting in the order of the queue", columns, part.rows, j => j.job_id),
       pager("jobs", params, part, "job"),
     ];
@@ -40,6 +41,8 @@ function output(alloc) {
   const ended = ["complete", "failed", "lost"].includes(alloc.client);
   return el("p", { class: "soft" }, ended ? "Its node reported no output." : "Its output is on its node until it ends.");
 }
+
+const labels = of => Object.entries(of ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
 
 // What was used of what was asked for.
 function used(usage, j) {
@@ -78,8 +81,10 @@ export const job = {
       el("p", null, id(j.job_id)),
       j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Now: ", sentence(j.waits_because)),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
-        ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
-        ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Ended", ago(j.finished_at)], ["Image", j.image],
+        ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["By", j.by], ["Labels", labels(j.labels)],
+        ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],
+        ["Priority", j.priority], ["Submitted", ago(j.submitted_at)], ["Began", ago(j.started_at)], ["Ended", ago(j.finished_at)],
+        ["Cost", j.usd ? `${dollars(j.usd)} (its part of its nodes)` : null], ["Image", j.image],
         ["Caches", (j.caches ?? []).join(", ")], ["Environment", j.env ? `${Object.keys(j.env).join(", ")} (values are not shown)` : null],
         ["Time-out", j.timeout_s ? span(j.timeout_s * 1000) : null],
         ["Used", used(j.tries?.usage, j)],

@@ -216,11 +216,11 @@ class Cluster(AbstractContextManager["Cluster"]):
             raise JobFailed(failed, f"{len(failed)} of {len(jobs)} did not complete: {failed[0].failure()}")
         return [values[job].result() for job in jobs]
 
-    def cancel(self, jobs: Iterable[Job[Any]]) -> None:
-        """Ends these jobs. What has ended stays as it is."""
+    def cancel(self, jobs: Iterable[Job[Any]], *, yes: bool = False) -> None:
+        """Ends these jobs. What has ended stays as it is. A job that somebody else submitted needs `yes`."""
         jobs = list(jobs)
         try:
-            self._ask(cancel=[job.id for job in jobs])
+            self._ask(cancel=[*(job.id for job in jobs), *(["--yes"] if yes else [])])
         except NodekeeperError:
             self.refresh(jobs)
             if not all("finished_at" in job.row for job in jobs):

@@ -11,7 +11,7 @@ Table = Mapping[str, str]
 
 # `in_` stands for `in`, which is a word of Python. An amount may have a unit: memory="4G", timeout="1h".
 Fields = TypedDict("Fields", {
-    "name": str, "priority": int, "env": Table, "after": str | Texts, "after_any": str | Texts,
+    "name": str, "labels": Table, "priority": int, "env": Table, "after": str | Texts, "after_any": str | Texts,
     "not_before_at": str, "give_up_after": Amount,
     # What each member needs of its node.
     "vcpus": int, "memory": Amount, "scratch": Amount, "gpus": int, "gpu_type": str, "gpu_memory": Amount,

@@ -77,6 +77,7 @@ impl World {
             clock: Arc::new(move || now),
             screen: Screen::Pipe,
             err_screen: Screen::Pipe,
+            in_screen: Screen::Pipe,
             colours: false,
             input: &mut input.as_bytes(),
             out: &mut std::io::sink(),
