@@ -3,6 +3,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`observation`] | everything that one run reads, in a safe order |
+//! | [`plan_state`] | an observation as JSON: `plan --state` and `--save` |
 //! | [`controller`] | a scheduled run from its start to its answer: observe, plan, act |
 //! | [`run`] | the one run loop: locks, freshness, deadline, outcome, event |
 //! | [`instances`] | what actions of several functions do with instances |
@@ -26,6 +27,7 @@ pub mod lambda;
 mod log_line;
 pub mod metrics;
 pub mod observation;
+pub mod plan_state;
 mod queue;
 pub mod rate;
 pub mod record_locks;

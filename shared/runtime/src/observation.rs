@@ -23,8 +23,7 @@ use model::{
     AllocId, AllocIds, AllocSummary, Array, ClientStatus, Cloud, CloudError, Control, ControlKey, Handle, HandleKind,
     Instance, JobId, JobState, JobSummary, Life, NodeId, NodeRecord, NodeState, Policy, Span, Time,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{DbError, End, Ended, Listed, Store, Unreadable, WaitingJobs, placed_last};
 
@@ -381,7 +380,7 @@ impl Observation {
     }
 
     /// The observation in its order, without the rows that contradict the contract: these are quarantined.
-    fn sorted_out(mut self) -> Self {
+    pub(crate) fn sorted_out(mut self) -> Self {
         self.quarantined.entries(&self.control);
         validation::quarantine_nodes(&mut self.quarantined, &mut self.nodes);
         self.sort();
@@ -395,42 +394,10 @@ impl Observation {
         self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
     }
 
-    /// Reads the input of `plan --state`: one JSON object, with rows as in the tables.
-    pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
-        let mut state = state.clone();
-        let lists = state.as_object_mut().into_iter().flat_map(|lists| lists.values_mut());
-        for row in lists.filter_map(Value::as_array_mut).flatten().filter_map(Value::as_object_mut) {
-            row.retain(|_, value| !value.is_null());
-        }
-        let state: StateInput = serde_json::from_value(state).map_err(|e| BadState(e.to_string()))?;
-        let policy = match (policy, &state.policy) {
-            (Some(policy), _) => policy.clone(),
-            (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
-            (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
-        };
-        let jobs = state.jobs;
-        let rows = state.control.into_iter().map(|(key, mut row)| {
-            if let Value::Object(fields) = &mut row {
-                fields.entry("key").or_insert_with(|| Value::String(key));
-            }
-            row
-        });
-        let control = Control::from_rows(rows);
-        let ends = ends(followed_of(&jobs), BTreeSet::new(), jobs.iter());
-        let policy_version = control.policy.as_ref().map_or(0, |p| p.version.number());
-        let read = Self {
-            nodes: state.nodes,
-            instances: state.instances,
-            jobs: jobs.into_iter().filter(|j| !j.state.is_ended()).collect(),
-            allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
-            handles: state.handles,
-            ends,
-            control,
-            ..Self::empty(policy, policy_version, state.now)
-        };
-        let mut seen = read.sorted_out();
-        seen.partially_read = seen.differing().map(|(node_id, _)| node_id).collect();
-        Ok((seen, state.now))
+    /// The same, where the nodes whose records list other allocs than this observation has are partially read.
+    pub(crate) fn with_differing(mut self) -> Self {
+        self.partially_read = self.differing().map(|(node_id, _)| node_id).collect();
+        self
     }
 
     pub fn node(&self, node_id: NodeId) -> Option<&NodeRecord> {
@@ -519,7 +486,7 @@ async fn instances_of<'a>(
 }
 
 /// The jobs that others follow, without those that are in this list and have not ended.
-fn followed_of(jobs: &[JobSummary]) -> BTreeSet<JobId> {
+pub(crate) fn followed_of(jobs: &[JobSummary]) -> BTreeSet<JobId> {
     let mut ids: BTreeSet<JobId> =
         jobs.iter().filter(|job| job.follows()).flat_map(|job| job.after.keys().copied()).collect();
     if !ids.is_empty() {
@@ -529,7 +496,11 @@ fn followed_of(jobs: &[JobSummary]) -> BTreeSet<JobId> {
 }
 
 /// How the jobs in `asked` ended, by these rows. A job that has not ended, or whose row cannot be read, is left out.
-fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iterator<Item = &'a JobSummary>) -> Ends {
+pub(crate) fn ends<'a>(
+    asked: BTreeSet<JobId>,
+    unreadable: BTreeSet<JobId>,
+    rows: impl Iterator<Item = &'a JobSummary>,
+) -> Ends {
     let absent = asked.difference(&unreadable).map(|id| (*id, Followed::Absent));
     let mut ends: Ends = absent.collect();
     for job in rows {
@@ -540,27 +511,4 @@ fn ends<'a>(asked: BTreeSet<JobId>, unreadable: BTreeSet<JobId>, rows: impl Iter
         }
     }
     ends
-}
-
-/// An input of `plan --state` that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the state cannot be read: {0}")]
-pub struct BadState(pub String);
-
-#[derive(Deserialize)]
-struct StateInput {
-    now: Time,
-    #[serde(default)]
-    nodes: Vec<NodeRecord>,
-    #[serde(default)]
-    instances: Vec<Instance>,
-    #[serde(default)]
-    jobs: Vec<JobSummary>,
-    #[serde(default)]
-    allocs: Vec<AllocSummary>,
-    #[serde(default)]
-    handles: Vec<Handle>,
-    #[serde(default)]
-    control: BTreeMap<String, Value>,
-    policy: Option<Value>,
 }

@@ -5,12 +5,13 @@
 
 use model::control::ListPlace;
 use model::{Control, ControlKey, JobId, JobSummary, Policy, Time};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use store::{DbError, Store, Unreadable, WaitingJobs};
 
 /// How much of the queue a run has read.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueRead {
     pub read: usize,
     /// How many jobs wait at least. It is more than `read` if some were not read.
@@ -20,7 +21,7 @@ pub struct QueueRead {
 }
 
 /// The part of a long queue that a run reads behind the head.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePart {
     pub jobs: HashSet<JobId>,
     /// The place, if the next run reads this part again.

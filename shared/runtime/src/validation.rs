@@ -7,6 +7,7 @@
 //! Does not: repair anything, or delete a row that it does not understand.
 
 use model::{AllocId, Control, EventPolicy, JobId, NodeRecord, Plan, Reason, Slot, Span, Subject};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use store::{Table, Unreadable};
 
@@ -21,9 +22,10 @@ pub struct InvalidRow {
 }
 
 /// The quarantined rows, and what they are about.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quarantined {
     /// In no particular order.
+    #[serde(skip)]
     pub rows: Vec<InvalidRow>,
     /// The slots of quarantined node records. They stay taken.
     pub slots: BTreeSet<Slot>,

@@ -13,6 +13,7 @@ use crate::rows::{self, FOLLOWING, PUT_OFF, QUEUED, n, s};
 use crate::store::Store;
 use crate::tables::{DUE, QUEUE, Table};
 use model::{Array, Job, JobId, JobSummary, Time};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -200,7 +201,7 @@ pub(crate) const fn share(most: usize, values: usize) -> usize {
 }
 
 /// A job that has ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub job: JobSummary,
     pub at: Time,

@@ -1,17 +1,27 @@
 //! The next jobs start on the room that an end frees, in the transaction of the end, without a run.
 
+use crate::world::raw::{Raw, item, s};
 use crate::world::{World, job, patient_policy};
-use model::{ActionName, JobSpec, JobState, Needs};
+use model::{ActionName, JobSpec, JobState, Needs, Source};
 use serde_json::json;
 
 /// One node, its job, and three jobs that wait for its whole room.
 async fn full() -> (World, Vec<model::JobId>) {
+    full_of(world().await, [const { None }; 4]).await
+}
+
+async fn world() -> World {
     let mut policy = patient_policy();
     policy["nodes"] = json!({"max": 1});
-    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    World::with(policy, ec2_stand_in::Ec2Settings::default()).await
+}
+
+/// The same, with the inputs of the four jobs.
+async fn full_of(mut world: World, inputs: [Option<Source>; 4]) -> (World, Vec<model::JobId>) {
     let mut ids = Vec::new();
-    for _ in 0..4 {
-        let spec = JobSpec { needs: Needs { vcpus: 2, ..Needs::default() }, ..job(&["work"]) };
+    for input in inputs {
+        let mut spec = JobSpec { needs: Needs { vcpus: 2, ..Needs::default() }, ..job(&["work"]) };
+        spec.work.inputs.extend(input.map(|source| ("in".to_owned(), source)));
         ids.push(world.submit(spec).await.summary.job_id);
         world.pass(1);
     }
@@ -76,4 +86,25 @@ async fn an_old_list_starts_nothing_and_a_run_does() {
     assert_eq!(states(&world, &ids).await[..2], [JobState::Complete, JobState::Queued]);
     world.step().await;
     assert_ne!(states(&world, &ids).await[1], JobState::Queued);
+}
+
+#[tokio::test]
+async fn an_unreadable_row_of_the_next_job_keeps_no_alloc_from_its_end() {
+    let world = world().await;
+    let earlier = world.submit(job(&["earlier"])).await.summary.job_id;
+    world.operate(&["cancel", "--yes", &earlier.to_string()]).await;
+    let input = Source::Output { job_id: earlier, member: 0, path: "out".into() };
+    let (mut world, ids) = full_of(world, [None, Some(input), None, None]).await;
+    let raw = Raw::of(&world);
+    let mut row = raw.get("jobs", &item(&[("job_id", s(earlier))])).await.unwrap();
+    row.insert("state".to_owned(), s("no such state"));
+    raw.put("jobs", &row).await;
+    // A run caches its list for two seconds.
+    for _ in 0..3 {
+        world.pass(1);
+        world.nodes_live().await;
+    }
+    assert_eq!(states(&world, &ids).await[..2], [JobState::Complete, JobState::Queued]);
+    let ended = model::AllocId { job_id: ids[0], member: 0, copy: 0 };
+    assert!(!world.look.alloc(ended).await.unwrap().unwrap().handed_on);
 }

@@ -29,6 +29,10 @@ pub struct PlanArgs {
     /// input. Prints one JSON answer on each line
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Also write what is planned from to this file, for --state: for a bug report, or to try another policy. It has no environments,
+    /// no output and no user data of nodes
+    #[arg(long, value_name = "FILE", conflicts_with = "state")]
+    save: Option<PathBuf>,
     /// Use this policy instead of the stored one
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -85,6 +89,11 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         Some(policy) => Observation { policy, ..seen },
         None => seen,
     };
+    if let Some(file) = &args.save {
+        let mut state = model::left_out::to_json(&seen.to_state(at))?.to_string();
+        state.push('\n');
+        std::fs::write(file, state).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
     let refusing = match args.function {
         Planner::PollAndScale => on_refusing(&seen.nodes, &seen.allocs),
         Planner::CleanStaleRecords | Planner::SweepDispatch => BTreeMap::new(),

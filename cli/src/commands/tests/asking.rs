@@ -22,8 +22,15 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
         let out = said.done();
         assert!(out.contains(does) && changed.is_empty(), "{function}: {out}");
     }
-    // With another policy the job costs more than the cap.
     let dir = tempfile::tempdir().unwrap();
+    // What is saved gives the same plan, and another policy can be tried on it.
+    for function in ["poll-and-scale", "clean-stale-records", "sweep-dispatch"] {
+        let saved = dir.path().join("saved").display().to_string();
+        let live = world.run(&["plan", "--json", "--function", function, "--save", &saved]).await.json();
+        let again = world.run(&["plan", "--function", function, "--state", &saved]).await.json();
+        assert_eq!(live, again, "{function}");
+    }
+    // With another policy the job costs more than the cap.
     let dear = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax_price_per_hour = 0.1\nmax = 4"));
     let out = world.run(&["plan", "--policy", &dear]).await.done();
     assert!(out.contains("reject  job#"), "{out}");

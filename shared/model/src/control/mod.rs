@@ -21,7 +21,8 @@ pub use key::ControlKey;
 pub use next_jobs::{NextDraw, NextJobs, NextList, NextTurn};
 
 use crate::enums::BrakeKind;
-use crate::{Catalogue, Offering, Policy, Span, Time, Version};
+use crate::{Catalogue, Offering, Policy, Span, Time, Version, left_out};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -137,6 +138,18 @@ impl Control {
         let mut control = Self::default();
         rows.into_iter().for_each(|row| control.read(row));
         control
+    }
+
+    /// The rows by their keys, for [`Self::from_rows`], without those that no decision of a run reads.
+    pub fn to_rows(&self) -> BTreeMap<String, Value> {
+        fn rows<'r>(rows: impl Iterator<Item = &'r (impl Serialize + 'r)>) -> impl Iterator<Item = Value> {
+            rows.filter_map(|row| left_out::to_json(row).ok())
+        }
+        let whole = rows(self.policy.iter()).chain(rows(self.catalogue.iter())).chain(rows(self.announced.iter()));
+        let runs = rows(self.runs.values()).chain(rows(self.places.values())).chain(rows(self.ingest.values()));
+        let held = rows(self.waits.values()).chain(rows(self.brakes.values())).chain(rows(self.demand_sets.values()));
+        let key = |row: &Value| row.get("key").and_then(Value::as_str).map(str::to_owned);
+        whole.chain(runs).chain(held).filter_map(|row| Some((key(&row)?, row))).collect()
     }
 
     fn read(&mut self, row: Value) {

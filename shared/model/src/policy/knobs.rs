@@ -144,7 +144,7 @@ pub const KNOBS: &[Knob] = knobs! {
     "stale.brake_hold_s", SECONDS, "300": "how long they wait";
     "heartbeat.ttl_s", SECONDS_1, "60":
         "the time between heartbeats of a working node; at random up to 1.5 times as long";
-    "heartbeat.idle_s", SECONDS_1, "10":
+    "heartbeat.idle_s", SECONDS_1, "5":
         "the time between heartbeats of an idle node: it decides how fast new work starts";
     "heartbeat.grace_s", SECONDS, "30": "how late a heartbeat may be before the lease expires";
     "heartbeat.max_per_second", KnobKind::Number(0.1, 1e6), "1000":

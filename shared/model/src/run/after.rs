@@ -10,6 +10,7 @@
 
 use crate::enums::{AfterEnd, JobState};
 use crate::{JobId, JobSummary, Reason, Span, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after the submission of a job a followed job without a row is waited for. A program that submits many jobs
@@ -20,7 +21,8 @@ pub const ABSENT: Span = Span::from_s(600);
 pub type Ends = BTreeMap<JobId, Followed>;
 
 /// A followed job that cannot run any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Followed {
     /// It has ended in this state.
     Ended(JobState),

@@ -19,7 +19,7 @@ mod silence;
 mod suspected;
 
 use super::actions::Because;
-use super::{Action, plan};
+use super::{Action, FleetPlan, plan};
 use model::fixtures::{self, at};
 use model::node::Idleness;
 use model::policy::example_json;
@@ -94,8 +94,9 @@ impl Given {
     }
 
     fn actions(&self, now: Time) -> Vec<String> {
-        plan(&self.seen, now)
-            .actions
+        let plan = plan(&self.seen, now);
+        self.is_the_same_when_saved(&plan, now);
+        plan.actions
             .iter()
             .map(|p| {
                 let row = p.row();
@@ -105,6 +106,17 @@ impl Given {
                 }
             })
             .collect()
+    }
+
+    /// Checks that `plan --state` plans the same from what `plan --save` writes. Warnings of rows that cannot be used are left out.
+    fn is_the_same_when_saved(&self, plan: &FleetPlan, now: Time) {
+        let state = model::left_out::to_json(&self.seen.to_state(now)).unwrap();
+        let (seen, at) = Observation::from_state(&state, None).unwrap();
+        let seen = Observation { observed_at: self.seen.observed_at, ..seen };
+        let mut answers = [plan.answer(), super::plan(&seen, at).answer()];
+        answers.iter_mut().for_each(|answer| answer.actions.retain(|row| row.action != ActionName::Warn));
+        let [planned, saved] = answers.map(|answer| serde_json::to_value(answer).unwrap());
+        assert_eq!(planned, saved);
     }
 
     fn count(&self, now: Time, action: &str) -> usize {
