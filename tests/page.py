@@ -151,7 +151,7 @@ def real(local, browser):
     page = browser.page
     browser.open("?minutes=10")
     text = browser.text()
-    check("what runs and what failed comes first", text.index("Running") < text.index("breaks") < text.index("Over time"), text)
+    check("what needs somebody comes first, then what runs", text.index("Needs somebody") < text.index("breaks") < text.index("Running") < text.index("The fleet"), text)
     drawn = page.locator("#chart-nodes canvas").evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, n) => n % 4 === 0 && v > 30 && v < 70)")
     check("the chart of the nodes is drawn", drawn and "now" in page.get_attribute("#chart-nodes", "aria-label"))
     check("housekeeping is folded", page.locator("details[data-key=housekeeping]:not([open])").count() == 1)

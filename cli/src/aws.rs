@@ -6,6 +6,7 @@
 //!
 //! The SDK can read such profiles itself, but only with two more service clients, which the functions would carry too.
 
+use crate::console::WallClock;
 use anyhow::{Context as _, bail};
 use async_trait::async_trait;
 use aws_config::SdkConfig;
@@ -14,8 +15,8 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use s3::{Access, Keys, S3};
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// Gives the credentials of a profile that the SDK cannot read. The AWS CLI reads AWS_PROFILE, as the SDK does.
 const AWS_CLI: &str = "aws configure export-credentials --format process";
@@ -42,16 +43,21 @@ pub async fn config(profile: Option<&str>) -> anyhow::Result<SdkConfig> {
 }
 
 /// A client of S3 with the credentials and the region of this configuration. `endpoint` is the value of AWS_ENDPOINT_URL_S3.
-pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: fn() -> SystemTime) -> anyhow::Result<S3> {
+pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: WallClock) -> anyhow::Result<S3> {
     let region = config.region().context("no region is set")?.to_string();
     let keys = SdkKeys { provider: config.credentials_provider(), clock };
     Ok(S3::new(Arc::new(keys), region, endpoint.or_else(|| config.endpoint_url()))?)
 }
 
-#[derive(Debug)]
 struct SdkKeys {
     provider: Option<SharedCredentialsProvider>,
-    clock: fn() -> SystemTime,
+    clock: WallClock,
+}
+
+impl fmt::Debug for SdkKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SdkKeys({:?})", self.provider)
+    }
 }
 
 #[async_trait]
@@ -59,7 +65,7 @@ impl Keys for SdkKeys {
     async fn access(&self) -> Result<Access, String> {
         let provider = self.provider.as_ref().ok_or("no credentials are set")?;
         let credentials = provider.provide_credentials().await.map_err(|error| causes(&error))?;
-        Ok(Access { credentials, at: (self.clock)() })
+        Ok(Access { credentials, at: (self.clock)().into() })
     }
 
     async fn refused(&self, _: &Access, _: Option<&str>) {}

@@ -186,7 +186,7 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     let config = nodekeeper_cli::aws::config(given.var("AWS_PROFILE")).await?;
     let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone());
     let cloud = Ec2::connect(&config, name).with_offers(&config);
-    let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), std::time::SystemTime::now)?;
+    let outputs = nodekeeper_cli::aws::s3(&config, given.var("AWS_ENDPOINT_URL_S3"), Arc::new(model::Time::now))?;
     let store = Store::new(Arc::new(dynamo.clone()));
     let local = given.var("NODEKEEPER_MACHINES").map(std::path::PathBuf::from);
     let region = config.region().map(ToString::to_string).unwrap_or_default();

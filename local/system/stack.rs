@@ -19,6 +19,7 @@ use super::page::{self, LocalPage};
 use super::ports::{Ports, other_s3};
 use super::region::region;
 use super::{database, environment};
+use crate::aws;
 use crate::commands::set_up::policy;
 use crate::view::{Pace, ViewSource};
 use anyhow::{Context as _, Error};
@@ -107,6 +108,7 @@ impl Stack {
             store: store.clone(),
             // The page sees EC2 as the functions see it.
             cloud: Arc::new(Cloud::connect(&access.sdk_config(places.ec2), args.cluster.clone())),
+            outputs: aws::s3(&access.sdk_config(places.ec2), Some(&places.s3), Arc::clone(&env.clock))?,
             clock: Arc::clone(&env.clock),
             pace: Pace::LOCAL,
             extra: Some(page::processes(Arc::clone(&ec2), functions.clone())),

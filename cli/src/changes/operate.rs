@@ -7,12 +7,12 @@
 use crate::console::{Cluster, UsageError};
 use anyhow::bail;
 use model::files::bytes_on_disk;
+use model::output::FOLLOW_LASTS;
 use model::policy::example_json;
 use model::rights::{role_arn, role_name};
-use model::{ActionName, Event, JobSpec, Policy, Subject, Time};
+use model::{ActionName, Alloc, Event, JobSpec, Policy, Subject, Time};
 use std::collections::BTreeSet;
-use store::Retention;
-use store::WriteError;
+use store::{Retention, Store, WriteError};
 
 /// How often a write is retried if another writer changed the row first.
 const RETRIES: u32 = 3;
@@ -101,6 +101,21 @@ pub(crate) async fn retried<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> 
             other => return other,
         }
     }
+}
+
+/// Notes on the record of the alloc's node that somebody follows its output: the node then stores what is new each second. Returns the
+/// last heartbeat of the node before that. Another writer may come first.
+pub(crate) async fn follow(store: &Store, alloc: &Alloc, now: Time) -> Result<Option<Time>, WriteError> {
+    let node_id = alloc.summary.node_id;
+    let record = store.node(node_id.slot()).await?.filter(|record| record.node_id() == Some(node_id));
+    let Some(record) = record else { return Ok(None) };
+    let pinged_at = record.contact().map(|contact| contact.last_ping_at);
+    // The clock of this machine may be slow. The functions' clock has at least reached the node's last heartbeat.
+    let now = pinged_at.map_or(now, |at| at.max(now));
+    // If the alloc has just ended, its node stores the rest without a follow.
+    let Ok(after) = record.with_follow(alloc.id(), now + FOLLOW_LASTS, now) else { return Ok(None) };
+    store.write(Some(&record), &after, Vec::new()).await?;
+    Ok(pinged_at)
 }
 
 fn lost_race(error: &anyhow::Error) -> bool {

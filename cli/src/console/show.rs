@@ -80,6 +80,13 @@ impl Rows {
         self.table.add_row([Cell::new(name), value]);
     }
 
+    /// A field for each value: the first with this name, the others with `other`.
+    pub(crate) fn fields(&mut self, name: &str, other: &str, values: impl IntoIterator<Item = impl ToString>) {
+        for (n, value) in values.into_iter().enumerate() {
+            self.field(if n == 0 { name } else { other }, Some(value));
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }

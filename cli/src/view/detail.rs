@@ -3,6 +3,7 @@
 //! Guarantees: the values of a job's environment are left out on the page; their names are there.
 
 use super::live::LiveView;
+use super::next::JobWait;
 use super::rows::{event_row, retry_rules, with};
 use super::story;
 use crate::console::show;
@@ -15,12 +16,12 @@ use store::{DbError, Store};
 const MOST: usize = 100;
 
 /// A job with its allocs, for programs. The `message` of an alloc is its cause in words.
-pub(crate) fn job_shape(job: &Job, allocs: &[Alloc], waits_because: Option<&str>) -> Value {
+pub(crate) fn job_shape(job: &Job, allocs: &[Alloc], JobWait { because, starts, would_start_if }: &JobWait) -> Value {
     let cause = job.cause();
     let alloc = |alloc: &Alloc| with(json!(alloc), json!({ "message": alloc.cause.as_ref().map(ToString::to_string) }));
     let more = json!({
         "all_allocs": allocs.iter().map(alloc).collect::<Vec<_>>(), "cause": cause,
-        "exit_code": cause.and_then(EndCause::exit_code), "waits_because": waits_because,
+        "exit_code": cause.and_then(EndCause::exit_code), "waits_because": because, "starts": starts, "would_start_if": would_start_if,
     });
     show::flat(with(json!(job), more))
 }
@@ -37,7 +38,8 @@ pub(crate) async fn job_detail(store: &Store, live: &LiveView, id: JobId) -> Res
         "whole_command": show::command(&job.work.command), "rules": retry_rules(&job),
         "story": story::of(store, &Subject::Job(id), None).await?,
     });
-    Ok(Some(with(job_shape(&job, &allocs, live.present.waits_because(&job.summary).as_deref()), more)))
+    let waits = live.present.wait_of(&job.summary);
+    Ok(Some(with(job_shape(&job, &allocs, &waits), more)))
 }
 
 /// A node on the page, with the lives of its slot: the newest first.

@@ -16,6 +16,8 @@ pub(crate) struct ListQuery {
     q: Option<String>,
     /// Only rows in one of these states, separated by commas.
     state: Option<String>,
+    /// The field that the rows are sorted by, after a `-` in descending order; rows without it come last.
+    sort: Option<String>,
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
@@ -58,10 +60,28 @@ impl ListQuery {
                     || json!(row).as_object().is_some_and(|row| words.iter().all(|word| has(row, word))))
         };
         let mut rows = lines(rows.into_iter().filter(is_wanted).collect());
+        rows = self.sorted(rows);
         let total = rows.len();
         let limit = self.limit.unwrap_or(USUAL).clamp(1, MOST);
         rows = rows.into_iter().skip(self.offset).take(limit).collect();
         ListPart { rows, offset: self.offset, total, all }
+    }
+}
+
+impl ListQuery {
+    fn sorted<T: Serialize>(&self, rows: Vec<T>) -> Vec<T> {
+        let Some(sort) = self.sort.as_deref().filter(|sort| !sort.is_empty()) else { return rows };
+        let value = |row: &T| json!(row).get(sort.trim_start_matches('-')).cloned().unwrap_or_default();
+        let mut keyed: Vec<(Value, T)> = rows.into_iter().map(|row| (value(&row), row)).collect();
+        keyed.sort_by(|(a, _), (b, _)| {
+            let order = match (a.as_f64().zip(b.as_f64()), a.as_str().zip(b.as_str())) {
+                (Some((a, b)), _) => a.total_cmp(&b),
+                (_, Some((a, b))) => a.to_lowercase().cmp(&b.to_lowercase()),
+                _ => return a.is_null().cmp(&b.is_null()),
+            };
+            if sort.starts_with('-') { order.reverse() } else { order }
+        });
+        keyed.into_iter().map(|(_, row)| row).collect()
     }
 }
 
@@ -94,7 +114,7 @@ mod tests {
     fn a_part_has_what_was_asked_for() {
         let wanted = |q: &str, state: &str, offset, limit| {
             let text = |t: &str| (!t.is_empty()).then(|| t.to_owned());
-            let wanted = ListQuery { q: text(q), state: text(state), offset, limit };
+            let wanted = ListQuery { q: text(q), state: text(state), offset, limit, ..ListQuery::default() };
             let names = |n: u32| if n.is_multiple_of(2) { ("failed", "Train A") } else { ("queued", "train b") };
             let rows = (0..1000).map(|slot| (names(slot), slot)).map(|((state, name), slot)| Row { state, name, slot });
             let part = wanted.of(rows.collect(), |row| row.state);
@@ -108,5 +128,19 @@ mod tests {
         assert_eq!(wanted("b", "failed,rejected", 0, None), (0, 0, 1000));
         assert_eq!(wanted("", "failed,", 0, Some(0)), (1, 500, 1000));
         assert_eq!(wanted("17 train", "", 0, None), (1, 1, 1000), "a number is a slot");
+    }
+
+    #[test]
+    fn rows_are_sorted_by_a_field_and_those_without_it_come_last() {
+        let rows = || vec![json!({"n": 10, "t": "b"}), json!({"n": 9}), json!({"t": "A"}), json!({"n": 100, "t": "C"})];
+        let sorted = |sort: &str| {
+            let wanted = ListQuery { sort: Some(sort.to_owned()), ..ListQuery::default() };
+            let rows = wanted.of(rows(), |_| "").rows;
+            rows.iter().map(|row| row.get("n").map_or(0, |n| n.as_i64().unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!(sorted("n"), [9, 10, 100, 0]);
+        assert_eq!(sorted("-n"), [100, 10, 9, 0]);
+        assert_eq!(sorted("t"), [0, 10, 100, 9]);
+        assert_eq!(sorted(""), [10, 9, 0, 100]);
     }
 }

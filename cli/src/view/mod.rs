@@ -3,11 +3,14 @@
 //! | where | what |
 //! | --- | --- |
 //! | `array` | an array as one thing |
+//! | `attention` | what needs somebody: failed jobs by cause, and nodes |
 //! | `cached` | a value that is kept for a while: many viewers cost as much as one |
 //! | `commands` | the fields of shown jobs that the index lacks |
 //! | `present` | what the records and EC2 say now: the only reader of both |
 //! | `rows` | the shapes of a job, of its rules for retries, and of a node: from a record to what programs read |
+//! | `fleet` | the last hours of each slot |
 //! | `live` | the lists of jobs and nodes, for the page |
+//! | `live_output` | the last lines of an alloc that runs |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
 //! | `find` | the job or node that a person names |
@@ -15,17 +18,22 @@
 //! | `stored` | stored jobs, the newest first |
 //! | `story` | what happened to a job |
 //! | `usage` | what an alloc or a job used |
+//! | `when` | when a job that waits starts, as far as it is known |
+//! | `what_if` | what it would take for a job to start, or for a node to go |
 //!
 //! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is read without a viewer.
 //! Does not: know where its results are shown.
 
 pub(crate) mod array;
+pub(crate) mod attention;
 mod cached;
 mod commands;
 mod detail;
 pub(crate) mod find;
+mod fleet;
 mod list;
 mod live;
+pub(crate) mod live_output;
 pub(crate) mod next;
 pub(crate) mod present;
 mod rows;
@@ -33,11 +41,14 @@ pub(crate) mod status;
 pub(crate) mod stored;
 pub(crate) mod story;
 pub(crate) mod usage;
+pub(crate) mod what_if;
+mod when;
 
 pub(crate) use detail::{job_detail, job_shape, node_detail};
+pub(crate) use fleet::Fleet;
 pub(crate) use list::ListQuery;
 pub(crate) use live::{EndedJobs, LiveView};
-pub(crate) use next::NextRun;
+pub(crate) use next::{JobWait, NextRun};
 pub(crate) use rows::{JobRow, by_array, event_row, folded, node_row, retry_rules, with};
 
 use crate::console::{Cluster, WallClock};
@@ -88,6 +99,7 @@ pub(crate) struct ViewSource {
     pub(crate) cluster: String,
     pub(crate) store: Store,
     pub(crate) cloud: Arc<dyn Cloud>,
+    pub(crate) outputs: s3::S3,
     pub(crate) clock: WallClock,
     pub(crate) pace: Pace,
     /// What a local stack shows in addition; `None` for other clusters.
@@ -97,7 +109,8 @@ pub(crate) struct ViewSource {
 impl ViewSource {
     pub(crate) fn in_aws(cluster: &Cluster, clock: &WallClock) -> Self {
         let (store, cloud, clock) = (cluster.store.clone(), Arc::clone(&cluster.cloud), Arc::clone(clock));
-        Self { cluster: cluster.dynamo.cluster().to_string(), store, cloud, clock, pace: Pace::AWS, extra: None }
+        let (name, outputs) = (cluster.dynamo.cluster().to_string(), cluster.outputs.clone());
+        Self { cluster: name, store, cloud, outputs, clock, pace: Pace::AWS, extra: None }
     }
 }
 

@@ -3,23 +3,29 @@
 //! Guarantees: it says the same as the plan at this moment, for running jobs and the head of the queue. For a job far behind the
 //! head, it says that a run has not looked at it. Does not: decide anything itself.
 
+use super::{what_if, when};
 use crate::console::Cluster;
 use crate::console::show::one_line;
 use model::{ActionName, AllocSummary, ClientStatus, Cloud, JobId, NodeId, NodeRecord, Slot, Time};
 use poll_and_scale::FleetPlan;
-use runtime::observation::{Audience, Lists, ObserveError};
-use runtime::validation::InvalidRow;
+use runtime::observation::{Audience, Lists, Observation, ObserveError};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use store::Store;
 
 pub(crate) struct NextRun {
     pub(crate) plan: FleetPlan,
-    pub(crate) allocs: Vec<AllocSummary>,
-    /// The rows that the run would not use.
-    pub(crate) invalid: Vec<InvalidRow>,
+    pub(crate) observed: Observation,
     jobs: BTreeMap<JobId, String>,
     slots: BTreeMap<Slot, String>,
+}
+
+/// Why a job waits, when it starts, and with which changes, each alone, it would start now.
+#[derive(Default)]
+pub(crate) struct JobWait {
+    pub(crate) because: Option<String>,
+    pub(crate) starts: Option<String>,
+    pub(crate) would_start_if: Option<Vec<String>>,
 }
 
 impl NextRun {
@@ -30,16 +36,12 @@ impl NextRun {
     /// Plans with these lists.
     pub(crate) async fn of_lists(lists: Lists, store: &Store, now: Time) -> Result<Self, ObserveError> {
         let seen = lists.observed(store).await?;
-        let mut next = Self::of(poll_and_scale::plan(&seen, now));
-        let phases = seen.allocs.iter().filter_map(|alloc| Some((alloc.alloc_id.job_id, alloc.phase.clone()?)));
-        for (job, why) in on_refusing(&seen.nodes, &seen.allocs).into_iter().chain(phases) {
-            next.jobs.entry(job).or_insert(why);
-        }
-        Ok(Self { allocs: seen.allocs, invalid: seen.quarantined.rows, ..next })
+        Ok(Self::of(seen, now))
     }
 
-    /// Sorts what a plan says by job and by slot.
-    pub(crate) fn of(plan: FleetPlan) -> Self {
+    /// Sorts what the plan says by job and by slot.
+    pub(crate) fn of(seen: Observation, now: Time) -> Self {
+        let plan = poll_and_scale::plan(&seen, now);
         let waits = plan.explained.by_job().into_iter().map(|(id, waiting)| (id, waiting.reason()));
         let mut jobs: BTreeMap<JobId, String> = waits.collect();
         let stays = plan.explained.staying.iter().map(|(node_id, why)| (node_id.slot(), why.to_string()));
@@ -58,12 +60,23 @@ impl NextRun {
                 _ => {}
             }
         }
-        Self { plan, allocs: Vec::new(), invalid: Vec::new(), jobs, slots }
+        let phases = seen.allocs.iter().filter_map(|alloc| Some((alloc.alloc_id.job_id, alloc.phase.clone()?)));
+        for (job, why) in on_refusing(&seen.nodes, &seen.allocs).into_iter().chain(phases) {
+            jobs.entry(job).or_insert(why);
+        }
+        Self { plan, observed: seen, jobs, slots }
     }
 
     /// Why this job waits, or what the next run would do with it. `None` if the job does not wait.
     pub(crate) fn of_job(&self, job: JobId) -> Option<&str> {
         self.jobs.get(&job).map(String::as_str)
+    }
+
+    /// Why this job waits, when it starts, and what it would take.
+    pub(crate) fn wait_of(&self, job: JobId, because: Option<String>, now: Time) -> JobWait {
+        let starts = when::starts(&self.plan, &self.observed, job, now);
+        let would_start_if = Some(what_if::for_job(&self.observed, job, now)).filter(|changes| !changes.is_empty());
+        JobWait { because, starts, would_start_if }
     }
 
     /// Why this idle node stays, or what the next run would do with it. `None` if the node works or boots.

@@ -4,7 +4,7 @@
 //! or the policy cannot be read, the lists of the tables are read without a plan.
 //! Does not: leave out rows that contradict the contract. The plan does.
 
-use super::next::NextRun;
+use super::next::{JobWait, NextRun};
 use model::{AllocId, Cloud, Control, JobId, JobSummary, NodeRecord, Slot, Time};
 use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
@@ -52,6 +52,15 @@ impl Snapshot {
     pub(crate) fn waits_because(&self, job: &JobSummary) -> Option<String> {
         let next = self.next.as_ref().ok().and_then(|next| next.of_job(job.job_id)).map(str::to_owned);
         next.or_else(|| job.own_wait(self.now).map(|why| why.to_string()))
+    }
+
+    /// The same, with what it would take.
+    pub(crate) fn wait_of(&self, job: &JobSummary) -> JobWait {
+        let because = self.waits_because(job);
+        match &self.next {
+            Ok(next) => next.wait_of(job.job_id, because, self.now),
+            Err(_) => JobWait { because, ..JobWait::default() },
+        }
     }
 
     /// The slots of the live allocs.

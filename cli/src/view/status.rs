@@ -49,7 +49,7 @@ impl Status {
         let ended = store.ended(&End::NOT_CANCELLED, now - signs::RECENT, signs::ENDED).await?;
         let unreadable = |rows: &[Unreadable]| rows.iter().map(InvalidRow::unreadable).collect::<Vec<_>>();
         let mut rows = match next {
-            Ok(next) => next.invalid.clone(),
+            Ok(next) => next.observed.quarantined.rows.clone(),
             Err(_) => [unreadable(&present.bad_nodes), unreadable(&present.bad_jobs)].concat(),
         };
         rows.extend(unreadable(&handles.unreadable));
@@ -57,7 +57,7 @@ impl Status {
             nodes,
             jobs,
             ended: &ended,
-            allocs: next.as_ref().map_or(&[], |next| &next.allocs),
+            allocs: next.as_ref().map_or(&[], |next| &next.observed.allocs),
             stuck: &stuck,
             next: match next {
                 Ok(next) => signs::Next::Planned(&next.plan.explained, next.plan.unready),

@@ -2,16 +2,21 @@
 //!
 //! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
 
+use crate::changes::operate::follow;
 use crate::console::aws_cli::text;
 use crate::console::show::without_nulls;
+use crate::view::live_output::last_lines;
 use crate::view::status::counts;
-use crate::view::{JobRow, ListQuery, PAST, Views, event_row, find, folded, job_detail, node_detail, with};
+use crate::view::{
+    Fleet, JobRow, ListQuery, PAST, ViewSource, Views, attention, event_row, find, folded, job_detail, node_detail,
+    with,
+};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
 use model::functions::FUNCTIONS;
-use model::{JobId, Slot, Span, Time};
+use model::{ClientStatus, JobId, Slot, Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +27,8 @@ use store::DbError;
 
 /// The most lines of a report of costs.
 const LINES: usize = 500;
+/// Of how many allocs of a job the last lines are read.
+const LIVE: usize = 4;
 /// The number of parts of a span of time, without `parts` in the query.
 const PARTS: usize = 120;
 
@@ -73,8 +80,16 @@ fn dated(at: Time, value: impl Serialize) -> ApiAnswer {
     Ok(Json(with(value, json!({ "now": at }))))
 }
 
-pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
-    let live = web.live().await?;
+/// When the person looked last.
+#[derive(Deserialize)]
+pub(super) struct Looked {
+    since: Option<Time>,
+}
+
+pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looked>) -> ApiAnswer {
+    let (since, stored, live) = (query_of(query)?.since, web.stored().await?, web.live().await?);
+    let rows = live.jobs(&stored);
+    let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let explained = live.present.next.as_ref().ok().map(|next| &next.plan.explained);
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
@@ -86,8 +101,38 @@ pub(super) async fn overview(State(web): State<Arc<Views>>) -> ApiAnswer {
         "verdict": live.status.summary(),
         "explained": explained,
         "purposes": purposes,
+        "failed": attention::failed(&rows),
+        "asking": attention::nodes(&live),
+        "ended": since.map(|since| attention::ended_since(&rows, since, !more.is_empty())),
+        "counts": counts(rows.iter().map(|row| row.summary.state.to_string())),
+        "more": more,
     });
     dated(live.present.now, overview)
+}
+
+/// The output of a job while it runs: the last lines that its nodes have stored of each of its allocs. Its nodes store what is new each
+/// second while somebody looks.
+pub(super) async fn output(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
+    let id: JobId = named(id)?;
+    let ViewSource { store, outputs, clock, .. } = &web.source;
+    let job = store.job(id).await?.ok_or_else(|| no_such(format!("there is no job {id}")))?;
+    let running =
+        store.allocs_of([&job]).await?.rows.into_iter().filter(|alloc| alloc.summary.client == ClientStatus::Running);
+    let mut live = BTreeMap::new();
+    for alloc in running.take(LIVE) {
+        // Without the permission to write it, the output comes each half minute.
+        if let Err(error) = follow(store, &alloc, clock()).await {
+            tracing::debug!(%error, "the follow was not written");
+        }
+        live.insert(alloc.id().to_string(), last_lines(outputs, &alloc).await);
+    }
+    dated(clock(), json!({ "allocs": live }))
+}
+
+pub(super) async fn fleet(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
+    let wanted = query_of(query)?;
+    let (past, live) = (web.past().await?, web.live().await?);
+    dated(past.to, Fleet::of(&past, &live, wanted.span()))
 }
 
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {

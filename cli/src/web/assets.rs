@@ -26,6 +26,7 @@ pub(super) const ASSETS: &[(&str, &str, &str)] = &[
     ("/page/events.js", JS, include_str!("page/events.js")),
     ("/page/cost.js", JS, include_str!("page/cost.js")),
     ("/page/chart.js", JS, include_str!("page/chart.js")),
+    ("/page/strip.js", JS, include_str!("page/strip.js")),
     ("/page/uplot.js", JS, include_str!("page/uplot/uPlot.iife.min.js")),
     ("/page/uplot.css", CSS, include_str!("page/uplot/uPlot.min.css")),
 ];

@@ -6,7 +6,7 @@
 //! | `api` | the answers in JSON, as `docs/contract/http.md#page` says |
 //! | `assets` | the files of the page |
 //!
-//! Guarantees: it changes nothing. It never shows the values in the environment of a job. Nothing is loaded from elsewhere. Nothing
+//! Guarantees: it changes nothing, except that it follows the output of a running job while somebody looks at it. It never shows the values in the environment of a job. Nothing is loaded from elsewhere. Nothing
 //! is read without a viewer.
 //! Does not: ask which person looks. It must be served on the loopback address, where only programs of the same user get an
 //! answer.
@@ -58,6 +58,8 @@ pub(crate) fn router(source: ViewSource) -> Router {
         .route("/api/overview", get(api::overview))
         .route("/api/jobs", get(api::jobs))
         .route("/api/jobs/{job_id}", get(api::job))
+        .route("/api/jobs/{job_id}/output", get(api::output))
+        .route("/api/fleet", get(api::fleet))
         .route("/api/nodes", get(api::nodes))
         .route("/api/nodes/{slot}", get(api::node))
         .route("/api/events", get(api::events))

@@ -37,6 +37,7 @@ impl Served {
             cluster: "test".to_owned(),
             store: store.clone(),
             cloud: Arc::new(Listed::default()),
+            outputs: crate::commands::tests::output_store::nothing(),
             clock: Arc::new(|| at(1000)),
             pace: Pace::AWS,
             extra: None,

@@ -2,7 +2,7 @@
 //! who used it, and how many jobs waited.
 //!
 //! Flow: `event_digest` keeps the needed parts of each event, `timeline` makes the lives of the nodes from them,
-//! `series` counts over time, and `cost` computes who used the nodes for how much.
+//! `series` counts over time, `strip` shows each slot, and `cost` computes who used the nodes for how much.
 //! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. The present
 //! state comes from the records, so a record makes up for a lost event where it can.
 //! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
@@ -12,11 +12,13 @@ mod charge;
 mod cost;
 mod event_digest;
 mod series;
+mod strip;
 mod timeline;
 mod uses;
 
 pub use cost::{By, CostLine, Report};
 pub use series::Series;
+pub use strip::Strip;
 pub use timeline::{NodeLifetime, Phase, PhaseSegment};
 pub use uses::Use;
 

@@ -51,7 +51,7 @@ impl Series {
 /// Equal parts of a time.
 pub(crate) struct Grid {
     from: Time,
-    part_ms: i64,
+    pub(crate) part_ms: i64,
     parts: usize,
 }
 

@@ -400,6 +400,13 @@ impl Observation {
         self
     }
 
+    /// Replaces the job with this id.
+    pub fn replace_job(&mut self, job: JobSummary) {
+        self.jobs.retain(|other| other.job_id != job.job_id);
+        self.jobs.push(job);
+        self.jobs.sort_by_key(queue_order);
+    }
+
     pub fn node(&self, node_id: NodeId) -> Option<&NodeRecord> {
         let at = self.nodes.binary_search_by_key(&node_id.slot(), |n| n.slot).ok()?;
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))

@@ -95,7 +95,7 @@ pub fn s3_client(url: &str, region: &'static str, credentials: aws_sdk_dynamodb:
         .credentials_provider(aws_sdk_dynamodb::config::SharedCredentialsProvider::new(credentials))
         .endpoint_url(url)
         .build();
-    nodekeeper_cli::aws::s3(&config, None, std::time::SystemTime::now).unwrap()
+    nodekeeper_cli::aws::s3(&config, None, Arc::new(model::Time::now)).unwrap()
 }
 
 pub const NODE_KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";

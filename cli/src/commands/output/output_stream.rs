@@ -10,9 +10,9 @@
 
 use super::output_printer::{Printer, Route, Text};
 use super::stored_output;
-use crate::changes::operate::retried;
+use crate::changes::operate::{follow, retried};
 use crate::console::{Cluster, Context, Exit, show};
-use model::output::FOLLOW_LASTS;
+use crate::view::live_output;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{Alloc, AllocId, ClientStatus, Job, NodeRecord, NodeStateName, NodeStatus, S3Place, Span, Time};
 use std::collections::BTreeSet;
@@ -242,7 +242,7 @@ impl<'a> OutputStream<'a> {
         place: &S3Place,
         now: Time,
     ) -> anyhow::Result<Result<bool, String>> {
-        let stored = match stored_output::find(self.cluster, place, output.at.unwrap_or(0)).await {
+        let stored = match live_output::find(&self.cluster.outputs, place, output.at.unwrap_or(0)).await {
             Ok(stored) => stored,
             Err(why) => return Ok(Err(why)),
         };
@@ -262,22 +262,12 @@ impl<'a> OutputStream<'a> {
 
     /// Notes on the record of the alloc's node that somebody follows the alloc.
     async fn follow(&self, context: &mut Context<'_>, output: &mut AllocOutput, now: Time) -> anyhow::Result<()> {
-        let (store, id, node_id) = (&self.cluster.store, output.alloc.id(), output.alloc.summary.node_id);
+        let (store, id) = (&self.cluster.store, output.alloc.id());
         if output.follow_at.is_none_or(|at| now < at) {
             return Ok(());
         }
         output.follow_at = Some(now + RENEW_AFTER);
-        let noted = retried(async || {
-            let record = store.node(node_id.slot()).await?.filter(|record| record.node_id() == Some(node_id));
-            let Some(record) = record else { return Ok(None) };
-            let pinged_at = record.contact().map(|contact| contact.last_ping_at);
-            // The clock of this machine may be slow. The functions' clock has at least reached the node's last heartbeat.
-            let now = pinged_at.map_or(now, |at| at.max(now));
-            // If the alloc has just ended, its node stores the rest without a follow.
-            let Ok(after) = record.with_follow(id, now + FOLLOW_LASTS, now) else { return Ok(None) };
-            store.write(Some(&record), &after, Vec::new()).await?;
-            Ok(pinged_at)
-        });
+        let noted = retried(async || Ok(follow(store, &output.alloc, now).await?));
         match noted.await {
             Ok(pinged_at) => output.pinged_at = output.pinged_at.or(pinged_at),
             Err(error) if denied(&error) => {

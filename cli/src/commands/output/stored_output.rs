@@ -1,58 +1,18 @@
-//! Reads an output from S3, where its node stores it in pieces: see `model::stored`.
+//! Prints an output from S3, where its node stores it in pieces: see `model::stored`.
 //!
 //! Guarantees: the bytes come in order and once, without a gap. One piece is in memory at a time.
 //! Does not: wait for an output that is not stored yet.
 
 use super::output_printer::{Printer, Route, Text};
 use crate::console::{Cluster, Context};
-use model::stored::{BOTH, END, PIECE_BYTES};
+use crate::view::live_output::text_of;
+use model::stored::{BOTH, PIECE_BYTES};
 use model::{S3Place, Switches};
-use s3::{Head, S3Error, again};
+use s3::{S3Error, again};
 use std::ops::Range;
 
 /// The most bytes of the list of switches of a piece: each has at most eight digits and a comma.
 const LIST_BYTES: u64 = 9 * PIECE_BYTES + 2;
-
-/// The stored part of an output.
-pub(crate) struct Stored {
-    /// The number of stored bytes, from the beginning on.
-    pub(crate) size: u64,
-    pub(crate) is_all: bool,
-}
-
-/// Finds the size of the stored part, of which this many bytes were found before, in few calls. The error says why nothing is
-/// stored, or why it is not known.
-pub(crate) async fn find(cluster: &Cluster, place: &S3Place, before: u64) -> Result<Stored, String> {
-    let first = before.saturating_sub(1) / PIECE_BYTES;
-    let (no, head) = last_piece(cluster, place, first).await.map_err(|error| text_of(&error, place))?;
-    let size = no.saturating_mul(PIECE_BYTES).saturating_add(head.bytes);
-    Ok(Stored { size, is_all: head.then.as_deref() == Some(END) })
-}
-
-/// The number of the last piece, and its head. The search begins with the piece `first`.
-async fn last_piece(cluster: &Cluster, place: &S3Place, first: u64) -> Result<(u64, Head), S3Error> {
-    let mut last: (u64, Head) = (first, again(async || cluster.outputs.head(&place.piece(first)).await).await?);
-    let (mut step, mut absent): (u64, Option<u64>) = (1, None);
-    while last.1.bytes == PIECE_BYTES && last.1.then.as_deref() != Some(END) {
-        let no = match absent {
-            None => last.0.saturating_add(step),
-            Some(absent) => last.0.midpoint(absent),
-        };
-        if no == last.0 {
-            break;
-        }
-        match again(async || cluster.outputs.head(&place.piece(no)).await).await {
-            Ok(head) => {
-                last = (no, head);
-                step = step.saturating_mul(2);
-            }
-            // The first piece could be read, so this one is absent. Without the permission to list the bucket, S3 says "denied" for that.
-            Err(S3Error::Absent | S3Error::Denied(_)) => absent = Some(no),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(last)
-}
 
 /// Prints these bytes of the stored part. Returns the end of the printed bytes, and why it stopped there if some are missing.
 pub(crate) async fn print(
@@ -96,16 +56,4 @@ async fn piece(cluster: &Cluster, place: &S3Place, at: u64, size: u64) -> Result
         switches = serde_json::from_slice(&list).map_err(|e| S3Error::Failed(format!("its switches: {e}")))?;
     }
     Ok(Text::new(&bytes, switches.part(from, 0)))
-}
-
-fn text_of(error: &S3Error, place: &S3Place) -> String {
-    match error {
-        S3Error::Absent => format!("{place} is not there: its node has not stored it yet"),
-        // S3 also gives this answer for an absent object if the caller may not list the bucket.
-        S3Error::Denied(why) => format!(
-            "{place} is not there yet, or your permissions do not allow it (s3:GetObject on it, and s3:ListBucket to tell \
-             the two apart): {why}"
-        ),
-        other => format!("{place} cannot be read: {other}"),
-    }
 }

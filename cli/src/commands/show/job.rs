@@ -11,7 +11,7 @@ use crate::view::array::{Alike, States, alike};
 use crate::view::find::{Finder, Meant, no_job, short, short_alloc};
 use crate::view::story;
 use crate::view::usage::{self, Used};
-use crate::view::{job_shape, retry_rules};
+use crate::view::{JobWait, job_shape, retry_rules};
 use anyhow::bail;
 use clap::Args;
 use model::{AfterEnd, Alloc, Content, FailurePolicy, Job, JobState, JobSummary, Signal, StoredOutput, Subject, Time};
@@ -32,9 +32,9 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let [id] = *meant.ids.as_slice() else { return show_array(context, &cluster, args, meant).await };
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
     let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
-    let waits = waits_because(&cluster, &job, now).await;
+    let waits = waits(&cluster, &job, now).await;
     if args.json {
-        return show::json(context.out, &job_shape(&job, &allocs, waits.as_deref()));
+        return show::json(context.out, &job_shape(&job, &allocs, &waits));
     }
     fields(&job, waits, now).colours(context.colours).print(context.out)?;
     let story = story::of(&cluster.store, &Subject::Job(id), None).await?;
@@ -78,21 +78,25 @@ async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs
 }
 
 /// Why a job waits. An error becomes the answer, so that the job is shown even if EC2 cannot be reached.
-async fn waits_because(cluster: &Cluster, job: &Job, now: Time) -> Option<String> {
+async fn waits(cluster: &Cluster, job: &Job, now: Time) -> JobWait {
+    let id = job.summary.job_id;
     if job.summary.state.is_ended() {
-        return None;
+        return JobWait::default();
     }
     if let Some(why) = job.summary.own_wait(now) {
-        return Some(why.to_string());
+        return JobWait { because: Some(why.to_string()), ..JobWait::default() };
     }
     match cluster.next(now).await {
-        Ok(next) => next.of_job(job.summary.job_id).map(str::to_owned),
-        Err(_) if job.summary.state == JobState::Placed => None,
-        Err(e) => Some(format!("not known, because the cluster cannot be read: {e}")),
+        Ok(next) => next.wait_of(id, next.of_job(id).map(str::to_owned), now),
+        Err(_) if job.summary.state == JobState::Placed => JobWait::default(),
+        Err(e) => {
+            let because = Some(format!("not known, because the cluster cannot be read: {e}"));
+            JobWait { because, ..JobWait::default() }
+        }
     }
 }
 
-fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
+fn fields(job: &Job, waits: JobWait, now: Time) -> Rows {
     let Job { summary, work, failure_policy, .. } = job;
     let mut rows = Rows::new(&[]);
     rows.field("job", Some(summary.job_id));
@@ -105,7 +109,9 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("reason", job.reason.as_ref());
     // A placed job does not wait. The text then says what its node does before the command runs, what the next run does with it, or
     // that it waits for a copy.
-    rows.field(if summary.state == JobState::Placed { "now" } else { "waits because" }, waits);
+    rows.field(if summary.state == JobState::Placed { "now" } else { "waits because" }, waits.because);
+    rows.field("starts", waits.starts);
+    rows.fields("starts if", "or if", waits.would_start_if.into_iter().flatten());
     rows.field("command", Some(show::command(&work.command)));
     let env: Vec<String> = job.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     rows.field("env", (!env.is_empty()).then(|| show::command(&env)));
@@ -117,9 +123,7 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
     let ulimits: Vec<String> = work.ulimits.iter().map(|(name, limit)| format!("{name}={limit}")).collect();
     rows.field("ulimits", (!ulimits.is_empty()).then(|| ulimits.join(", ")));
-    for (n, (name, source)) in work.inputs.iter().enumerate() {
-        rows.field(if n == 0 { "inputs" } else { "" }, Some(format!("{name} from {source}")));
-    }
+    rows.fields("inputs", "", work.inputs.iter().map(|(name, source)| format!("{name} from {source}")));
     let checkpoint = work.keep.as_ref().map(|keep| format!("{keep} (checkpoint)"));
     let keeps: Vec<String> = work.outputs.iter().map(ToString::to_string).chain(checkpoint).collect();
     rows.field("keeps", (!keeps.is_empty()).then(|| keeps.join(", ")));
@@ -143,9 +147,7 @@ fn fields(job: &Job, waits: Option<String>, now: Time) -> Rows {
     rows.field("failed", Some(show::several(job.failed_count, "time")));
     rows.field("lost", Some(show::several(job.lost_count, "time")));
     rows.field("moved", Some(summary.tries.moves).filter(|n| *n > 0).map(|n| show::several(n, "time")));
-    for (n, rule) in retry_rules(job).into_iter().enumerate() {
-        rows.field(if n == 0 { "retries" } else { "" }, Some(rule.line()));
-    }
+    rows.fields("retries", "", retry_rules(job).iter().map(|rule| rule.line()));
     times(&mut rows, summary, now);
     rows.field("time-out", (work.timeout_s > 0).then(|| format!("{} s", work.timeout_s)));
     rows.field("stop", Some(stop(failure_policy)));

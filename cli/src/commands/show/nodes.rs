@@ -9,7 +9,7 @@ use crate::console::{Cluster, Context, Exit, UsageError};
 use crate::view::find::{Finder, no_node, short_alloc};
 use crate::view::next;
 use crate::view::present::{COUNTED, Snapshot};
-use crate::view::{node_row, with};
+use crate::view::{node_row, what_if, with};
 use anyhow::bail;
 use clap::Args;
 use model::amounts::Moment;
@@ -124,6 +124,8 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
     }
     let mut fields = fields(&record, now);
     fields.field("next", next.as_ref().and_then(|n| n.of_slot(slot)));
+    let changes = next.as_ref().map(|next| what_if::for_node(&next.observed, slot, now)).unwrap_or_default();
+    fields.fields("goes if", "or if", changes);
     fields.colours(context.colours).print(context.out)?;
     let ids = record.life().map(|l| l.allocs.clone()).unwrap_or_default();
     if !ids.is_empty() {

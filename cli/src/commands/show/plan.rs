@@ -10,6 +10,7 @@ use crate::console::show::{self, Rows, counted};
 use crate::console::{Context, Exit, bounded};
 use crate::view::find::short;
 use crate::view::next::on_refusing;
+use crate::view::what_if;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use model::action::{PlanAnswer, PlanRow};
@@ -17,7 +18,7 @@ use model::amounts::Moment;
 use model::{Policy, SetNote, Time, Waiting};
 use runtime::observation::Observation;
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Write};
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
@@ -90,9 +91,8 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
         None => seen,
     };
     if let Some(file) = &args.save {
-        let mut state = model::left_out::to_json(&seen.to_state(at))?.to_string();
-        state.push('\n');
-        std::fs::write(file, state).with_context(|| format!("{} cannot be written", file.display()))?;
+        let state = model::left_out::to_json(&seen.to_state(at))?;
+        std::fs::write(file, format!("{state}\n")).with_context(|| format!("{} cannot be written", file.display()))?;
     }
     let refusing = match args.function {
         Planner::PollAndScale => on_refusing(&seen.nodes, &seen.allocs),
@@ -113,7 +113,11 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     };
     Rows::of(&["ACTION", "SUBJECT", "REASON"], answer.actions.iter().map(cells)).print(context.out)?;
     let explained = &answer.explained;
-    let lines = explained.waiting.iter().map(Waiting::line);
+    let first = explained.waiting.first().and_then(|waiting| waiting.jobs.first());
+    let first = first.filter(|_| args.function == Planner::PollAndScale);
+    let changes = first.map(|id| what_if::for_job(&seen, *id, at)).unwrap_or_default();
+    let changes = changes.iter().map(|change| format!("the first would start if {change}"));
+    let lines = explained.waiting.iter().map(Waiting::line).chain(changes);
     for line in lines.chain(explained.sets.iter().map(SetNote::line)) {
         writeln!(context.out, "{}", show::one_line(&line))?;
     }
@@ -154,8 +158,7 @@ fn states(
         }
         match answer(args, policy, &line) {
             Ok(answer) => {
-                serde_json::to_writer(&mut *out, &answer).map_err(io::Error::from)?;
-                writeln!(out)?;
+                writeln!(out, "{}", model::left_out::to_json(&answer)?)?;
                 // Flush now, because the other program may wait for this answer before it sends the next state.
                 out.flush()?;
             }

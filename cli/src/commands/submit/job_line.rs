@@ -35,7 +35,7 @@ const NO_FIELD: &str = "env_file";
 
 /// The fields of `job --json` that say how a job is and was. A line may have them, and they are ignored.
 const STATE: &str = "all_allocs allocs array_count array_index by cause checkpoints containers copies done elements exit_code expires_at failed_count finished_at \
-    image_digest job_id lost_count paused queue rank reason started_at state submitted_at tries usd version waits_because";
+    image_digest job_id lost_count paused queue rank reason started_at starts state submitted_at tries usd version waits_because would_start_if";
 
 /// The fields of a line, by their options.
 static FIELDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {

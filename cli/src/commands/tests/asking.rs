@@ -39,7 +39,8 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
     let waits = format!("job {} waits: nodes.max is 0, which pauses the cluster\n", id(1));
     let limit = "limit: nodes.max is 0, which pauses the cluster\n";
     let out = world.run(&["plan", "--policy", &paused]).await.done();
-    assert_eq!(out, format!("the next run would do nothing\n{waits}{limit}"));
+    let change = "the first would start if nodes.max were 1, not 0\n";
+    assert_eq!(out, format!("the next run would do nothing\n{waits}{change}{limit}"));
 }
 
 #[tokio::test]

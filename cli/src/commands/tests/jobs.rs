@@ -198,7 +198,7 @@ async fn a_job_says_why_it_waits() {
     world.put_entry(quota).await;
     let seen = Observation::read(world.store(), &Listed::default(), at(100)).await.unwrap();
     let without = Observation { nodes: Vec::new(), ..seen };
-    let next = NextRun::of(poll_and_scale::plan(&without, at(100)));
+    let next = NextRun::of(without, at(100));
     let why = next.of_job(fixtures::job_id(1)).unwrap();
     assert_eq!(why, "launching pauses for 1 min: a limit of the account is reached");
 }

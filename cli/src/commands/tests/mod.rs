@@ -13,7 +13,7 @@ mod jobs;
 mod naming;
 mod nodes;
 mod output;
-mod output_store;
+pub(crate) mod output_store;
 mod people;
 mod permissions;
 mod refusing;

@@ -12,7 +12,6 @@ use futures::StreamExt;
 use model::stored::{BOTH, MORE, OUT, PIECE_BYTES, STREAMS_HEADER, THEN_HEADER};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
 
 /// The place of the output of an alloc in the bucket `logs`.
 pub(super) const KEY: &str = "lab/1/0-0";
@@ -132,10 +131,10 @@ pub(super) fn client(url: &str) -> s3::S3 {
         .credentials_provider(SharedCredentialsProvider::new(Credentials::new("AKID", "secret", None, None, "test")))
         .endpoint_url(url)
         .build();
-    crate::aws::s3(&config, None, || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)).unwrap()
+    crate::aws::s3(&config, None, Arc::new(|| model::Time::from_ms(1_800_000_000_000))).unwrap()
 }
 
 /// A client of an S3 that nobody serves.
-pub(super) fn nothing() -> s3::S3 {
+pub(crate) fn nothing() -> s3::S3 {
     client("http://127.0.0.1:9")
 }

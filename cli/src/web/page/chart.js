@@ -6,12 +6,12 @@ import { table } from "./table.js";
 
 // The lowest in the chart first.
 const PHASES = ["working", "idle", "booting", "silent", "going"];
-const HEIGHT = 150;
+const HEIGHT = 84;
 const charts = new Map();
 let shown = null;
 
 // The colour that a name of the style sheet means now, light or dark.
-function colour(name) {
+export function colour(name) {
   const probe = el("span", { css: { color: `var(--${name})` }, hidden: true });
   document.body.append(probe);
   const { color } = getComputedStyle(probe);

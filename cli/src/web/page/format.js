@@ -67,16 +67,22 @@ const TONES = {
 const SIGNS = { good: "●", cool: "▶", warm: "▲", bad: "✖", "": "○" };
 const WORDS = { placed: "running", wrong: "wrong", in_use: "in use", shutting_down: "shutting down", assigned: "booting" };
 
+export const tone = word => TONES[word] ?? "";
+
 export function chip(word) {
-  const tone = TONES[word] ?? "";
-  return el("span", { class: `chip ${tone}` }, el("span", { "aria-hidden": "true" }, SIGNS[tone]), " ", WORDS[word] ?? word.replaceAll("_", " "));
+  return el("span", { class: `chip ${tone(word)}` }, el("span", { "aria-hidden": "true" }, SIGNS[tone(word)]), " ", WORDS[word] ?? word.replaceAll("_", " "));
 }
 
-// An id that can be copied.
-export function id(text) {
-  return el("span", { class: "id" }, el("code", null, text),
-    el("button", { type: "button", class: "copy", "data-copy": text, "aria-label": `Copy ${text}`, title: "Copy" }));
-}
+// Something that can be copied, and what is shown of it.
+export const copied = (text, shown = text) => el("span", { class: "id" }, el("code", { title: shown === text ? null : text }, shown),
+  el("button", { type: "button", class: "copy", "data-copy": text, "aria-label": `Copy ${text}`, title: "Copy" }));
+export const id = text => copied(text);
+
+// The end of an id, as commands take and show it.
+export const short = text => text.slice(-8);
+
+export const shortId = text => copied(text, short(text));
+export const command = text => copied(text);
 
 export const jobLink = (jobId, name) => el("a", { href: `#/job/${jobId}` }, name ?? jobId);
 export const nodeLink = slot => el("a", { href: `#/node/${slot}` }, `slot ${slot}`);

@@ -1,45 +1,55 @@
 // The list of jobs, and one job.
 
 import { el } from "./dom.js";
-import { action, ago, bytes, chip, dollars, id, jobLink, moment, needs, nodeLink, sentence, several, span } from "./format.js";
+import { action, ago, bytes, chip, command, dollars, id, jobLink, moment, needs, nodeLink, sentence, several, short, shortId, span, tone } from "./format.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
 const STATES = [["", "all"], ["placing,placed,regrouping", "running"], ["failed,rejected", "failed and rejected"], ["queued", "waiting"],
   ["complete", "complete"], ["cancelled", "cancelled"]];
 
+// An array as a bar: each state as wide as it has elements.
+function bar(states) {
+  const said = Object.entries(states).map(([state, n]) => `${n.toLocaleString("en")} ${state}`).join(", ");
+  return el("span", { class: "array" }, el("span", { class: "bar", "aria-hidden": "true" },
+    Object.entries(states).map(([state, n]) => el("span", { class: `part ${tone(state)}`, css: { flexGrow: String(n) }, title: `${n} ${state}` }))), said);
+}
+
+// [head, cell of a row, class, field that the list can be sorted by].
 export const columns = [
-  ["Job", j => [el("div", { class: "name" }, jobLink(j.job_id, `${j.name ?? j.command ?? j.job_id}${j.array_states ? "[*]" : ""}`)), id(j.job_id)], "wide"],
-  ["State", j => j.array_states ? Object.entries(j.array_states).map(([state, n]) => el("div", null, chip(state), ` ${n.toLocaleString("en")}`)) : chip(j.state)],
-  ["Needs", j => needs(j)],
-  ["Priority", j => j.priority, "n"],
+  ["Job", j => [el("span", { class: "name" }, jobLink(j.job_id, `${j.name ?? j.command ?? short(j.job_id)}${j.array_states ? "[*]" : ""}`)), " ", shortId(j.job_id)], "wide", "name"],
+  ["State", j => j.array_states ? bar(j.array_states) : chip(j.state), null, "state"],
+  ["Needs", j => needs(j), "nowrap"],
+  ["Priority", j => j.priority, "n", "priority"],
   ["Nodes", j => (j.slots ?? []).flatMap((slot, n) => n ? [", ", nodeLink(slot)] : [nodeLink(slot)])],
-  ["By", j => j.by],
-  ["Submitted", j => ago(j.submitted_at), "nowrap"],
-  ["Ended", j => ago(j.finished_at), "nowrap"],
-  ["Why", j => sentence(j.waits_because ?? j.reason ?? ""), "text"],
+  ["By", j => j.by, "nowrap", "by"],
+  ["Submitted", j => ago(j.submitted_at), "nowrap", "submitted_at"],
+  ["Ended", j => ago(j.finished_at), "nowrap", "finished_at"],
+  ["Why", j => el("span", { title: j.waits_because ?? j.reason }, sentence(j.waits_because ?? j.reason ?? "")), "text"],
 ];
 
 export const jobs = {
   title: () => "Jobs",
-  load: (api, params) => api("jobs", { q: params.q, state: params.state, offset: params.offset, limit: SIZE }),
+  load: (api, params) => api("jobs", { q: params.q, state: params.state, sort: params.sort, offset: params.offset, limit: SIZE }),
   render(part, params) {
     const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placing,placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}${part.more.includes(state) ? "+" : ""}`));
     return [
-      el("h1", { tabindex: "-1" }, "Jobs"),
-      el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello")),
+      el("div", { class: "row" }, el("h1", { tabindex: "-1" }, "Jobs"), el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello"))),
       filters("jobs", params, STATES, "name, person, label, id, command or reason"),
-      part.total > 0 && table("Jobs: running first, then failed, then waiting in the order of the queue", columns, part.rows, j => j.job_id),
+      part.total > 0 && table(params.sort ? "Jobs, sorted" : "Jobs: running first, then failed, then waiting in the order of the queue", columns, part.rows, j => j.job_id, ["jobs", params]),
       pager("jobs", params, part, "job"),
     ];
   },
 };
 
-function output(alloc) {
+function output(alloc, live) {
+  if (live?.text) {
+    return el("pre", { class: "log live", tabindex: "0", role: "region", "aria-label": `The last lines of ${alloc.alloc_id}, while it runs` }, live.text);
+  }
   if (alloc.log_tail) {
     return el("pre", { class: "log", tabindex: "0", role: "region", "aria-label": `The end of the output of ${alloc.alloc_id}` }, alloc.log_tail);
   }
   const ended = ["complete", "failed", "lost"].includes(alloc.client);
-  return el("p", { class: "soft" }, ended ? "Its node reported no output." : "Its output is on its node until it ends.");
+  return el("p", { class: "soft" }, ended ? "Its node reported no output." : "It has printed nothing so far, or its node has not stored it yet.");
 }
 
 const labels = of => Object.entries(of ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
@@ -58,6 +68,13 @@ function used(usage, j) {
     usage.gpu_memory_mib === undefined ? null : `${bytes(usage.gpu_memory_mib * 2 ** 20)} GPU memory`].filter(part => part !== null).join(", ");
 }
 
+// What a person may want to run about this job.
+function commands(j) {
+  const id = short(j.job_id), ended = ["complete", "failed", "cancelled", "rejected"].includes(j.state);
+  const all = ended ? [`nodekeeper logs ${id}`, `nodekeeper rerun ${id}`] : [`nodekeeper logs -f ${id}`, ...(j.state === "placed" ? [`nodekeeper enter ${id}`] : []), `nodekeeper cancel ${id}`];
+  return el("p", { class: "commands" }, all.map(text => command(text)));
+}
+
 function alloc(a, j) {
   const ran = a.started_at ? span((a.finished_at ?? Date.now()) - a.started_at) : null;
   return el("article", { class: "card", "data-key": a.alloc_id },
@@ -66,12 +83,27 @@ function alloc(a, j) {
       ["Ended", ago(a.finished_at)], ["Exit code", a.exit_code], ["Used", used(a.usage, j)], ["Message", a.message], ["Told to", a.desired === "stop" ? "stop" : null],
       ["Whole output", a.output_s3 ? el("code", { class: "wrap" }, a.output_s3) : null],
       ["Keeps", a.kept ? el("code", { class: "wrap" }, a.kept.map((k) => k.path).join(", ")) : null]]),
-    output(a));
+    output(a, j.live?.[a.alloc_id]));
 }
 
 export const job = {
   title: data => data.name ?? data.job_id,
-  load: (api, params) => api(`jobs/${encodeURIComponent(params.id)}`),
+  async load(api, params) {
+    const path = `jobs/${encodeURIComponent(params.id)}`;
+    const job = await api(path);
+    // The lines are a moment newer than the rest, never older.
+    const live = job.all_allocs.some(a => a.client === "running") ? (await api(`${path}/output`)).allocs : {};
+    return { ...job, live };
+  },
+  // Lines are read as they come.
+  every: j => Object.keys(j.live).length ? 2000 : null,
+  after() {
+    for (const log of document.querySelectorAll(".live")) {
+      // Whoever has scrolled up reads there.
+      if (log.dataset.end === undefined || Math.abs(Number(log.dataset.end) - log.scrollTop) < 4) log.scrollTop = log.scrollHeight;
+      log.dataset.end = String(log.scrollTop);
+    }
+  },
   render(j) {
     const begin = j.story[0]?.at;
     const story = j.story.map((h, n) => ({ ...h, n }));
@@ -79,7 +111,9 @@ export const job = {
       el("p", { class: "back" }, el("a", { href: "#/jobs" }, "All jobs")),
       el("h1", { tabindex: "-1" }, j.name ?? "Job", " ", chip(j.state)),
       el("p", null, id(j.job_id)),
-      j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Now: ", sentence(j.waits_because)),
+      j.waits_because && el("p", { class: "why" }, ["queued", "placing", "regrouping"].includes(j.state) ? "It waits: " : "Now: ", sentence(j.waits_because), j.starts && [". It starts ", j.starts]),
+      j.would_start_if && el("p", { class: "why" }, "It would start now if ", j.would_start_if.map((change, n) => [n ? ", or if " : "", sentence(change)]), "."),
+      commands(j),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Command", el("code", { class: "wrap" }, j.whole_command)], ["Reason", j.reason], ["By", j.by], ["Labels", labels(j.labels)],
         ["Needs", needs(j)], ["Exclusive", j.exclusive ? "yes" : null],

@@ -3,7 +3,7 @@
 import { cost } from "./cost.js";
 import { el, fill, say } from "./dom.js";
 import { events } from "./events.js";
-import { clock, sentence, setNow } from "./format.js";
+import { clock, now, sentence, setNow, several } from "./format.js";
 import { job, jobs } from "./jobs.js";
 import { node, nodes } from "./nodes.js";
 import { overview } from "./overview.js";
@@ -18,6 +18,9 @@ let round = 0;
 let timer = null;
 let every = 2000;
 let lastView = null;
+// When this browser last left the page: what ended since then is told.
+const LOOKED = "nodekeeper looked";
+let looked = Number(localStorage.getItem(LOOKED)) || undefined;
 
 async function api(path, query = {}) {
   const params = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== undefined && v !== ""));
@@ -36,18 +39,19 @@ function route() {
   return { name: Object.hasOwn(VIEWS, name) ? name : "overview", params: { ...params, ...(id ? { id: decoded } : {}) } };
 }
 
-function banner({ status, verdict }) {
-  const wrong = status.checks.filter(c => c.level === "wrong");
-  const looks = status.checks.filter(c => c.level === "look");
+// All is well, or what is not: on the first view each note that asks for something, on the others how many there are.
+function banner({ status, verdict }, name) {
+  const asks = status.checks.filter(c => c.level !== "well");
   const summary = `${verdict[0].toUpperCase()}${verdict.slice(1)}.`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary;
-  $("banner").className = status.well ? (looks.length ? "look" : "well") : "wrong";
-  const line = c => el("li", { "data-key": `${c.what} ${c.to_do} ${c.level}` }, el("strong", null, c.what), " ", sentence(c.text), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
-  fill($("checks"), [
-    ...(wrong.length ? [el("ul", { "data-key": "wrong" }, wrong.map(line))] : []),
-    el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - wrong.length} other checks`),
-      el("ul", null, [...looks, ...status.checks.filter(c => c.level === "well")].map(line))),
-  ]);
+  $("banner").className = status.well ? (asks.length ? "look" : "well") : "wrong";
+  const line = c => el("li", { class: c.level, "data-key": `${c.what} ${c.to_do} ${c.level}`, title: `${c.what} ${c.text} ${c.to_do ?? ""}` },
+    el("strong", null, c.what), " ", sentence(c.text), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
+  const notes = asks.length > 0 && el("ul", { "data-key": "asks" }, asks.map(line));
+  const others = el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - asks.length} checks are well`),
+    el("ul", null, status.checks.filter(c => c.level === "well").map(line)));
+  fill($("checks"), name === "overview" ? [notes, others].filter(Boolean)
+    : asks.length ? [el("a", { href: "#/", "data-key": "notes" }, several(asks.length, "note"))] : []);
 }
 
 function navigation(name) {
@@ -64,7 +68,7 @@ async function refresh() {
   const address = `${name} ${params.id ?? ""}`;
   navigation(name);
   try {
-    const seen = await api("overview");
+    const seen = await api("overview", { since: looked });
     setNow(seen.now);
     every = seen.refresh_ms;
     const data = await view.load(api, params, seen);
@@ -72,8 +76,9 @@ async function refresh() {
     if (mine !== round) return;
     $("cluster").textContent = seen.cluster;
     document.title = `${view.title(data)} – ${seen.cluster} – nodekeeper`;
-    banner(seen);
-    fill($("content"), view.render(data, params).flat(Infinity).filter(Boolean));
+    banner(seen, name);
+    every = view.every?.(data) ?? every;
+    fill($("content"), view.render(data, params, looked).flat(Infinity).filter(Boolean));
     view.after?.(data);
     $("read").textContent = `as of ${clock(seen.now)}`;
     $("read").className = "soft";
@@ -136,15 +141,32 @@ document.addEventListener("click", async event => {
     say("the browser does not let this page copy: select the id and copy it");
   }
 });
+// `/` searches, j and k go through the rows, Enter opens one, ? says so.
 document.addEventListener("keydown", event => {
-  const search = document.querySelector("input[type=search]");
-  if (event.key !== "/" || !search || /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName)) return;
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+  const step = { j: 1, k: -1 }[event.key];
+  if (event.key === "/") {
+    const search = document.querySelector("input[type=search]");
+    if (!search) return;
+    search.focus();
+  } else if (step) {
+    const links = [...$("content").querySelectorAll("tbody tr")].map(row => row.querySelector("a")).filter(Boolean);
+    const at = links.findIndex(link => link.closest("tr").contains(document.activeElement));
+    links[Math.max(0, Math.min(links.length - 1, at + step))]?.focus();
+  } else if (event.key === "?") {
+    $("keys").showModal();
+  } else {
+    return;
+  }
   event.preventDefault();
-  search.focus();
 });
 addEventListener("hashchange", () => {
   document.body.dataset.ready = "";
   refresh();
 });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return localStorage.setItem(LOOKED, String(now()));
+  looked = Number(localStorage.getItem(LOOKED)) || undefined;
+  refresh();
+});
 refresh();

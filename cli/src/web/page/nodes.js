@@ -1,7 +1,7 @@
 // The list of nodes, and one slot with its lives.
 
 import { el } from "./dom.js";
-import { action, ago, chip, dollars, id, jobLink, moment, nodeLink, past, sentence, span } from "./format.js";
+import { action, ago, chip, command, dollars, id, jobLink, moment, nodeLink, past, sentence, span } from "./format.js";
 import { fold } from "./events.js";
 import { facts, filters, hash, pager, SIZE, table } from "./table.js";
 
@@ -11,26 +11,25 @@ const STATES = [["", "all"], ["ready", "ready"], ["assigned,syncing", "booting a
 const work = n => [n.work.map((w, at) => [at ? ", " : "", jobLink(w.job_id, w.name ?? w.alloc_id)]), n.allocs > n.work.length && ` and ${n.allocs - n.work.length} more`];
 
 export const columns = [
-  ["Slot", n => nodeLink(n.slot)],
-  ["State", n => [chip(n.state), n.intent && n.intent !== "run" ? ` ${n.intent}` : "", n.busy ? " busy" : ""]],
-  ["Size", n => n.size ? `${n.size} (${n.instance_type})` : ""],
-  ["Price an hour", n => n.price_per_hour === undefined ? "" : dollars(n.price_per_hour), "n"],
+  ["Slot", n => nodeLink(n.slot), null, "slot"],
+  ["State", n => [chip(n.state), n.intent && n.intent !== "run" ? ` ${n.intent}` : "", n.busy ? " busy" : ""], null, "state"],
+  ["Size", n => n.size ? `${n.size} (${n.instance_type})` : "", null, "size"],
+  ["Price an hour", n => n.price_per_hour === undefined ? "" : dollars(n.price_per_hour), "n", "price_per_hour"],
   ["Instance", n => n.instance_id ? id(n.instance_id) : ""],
   ["Runs", n => work(n), "wide"],
-  ["Heard", n => past(n.heard_at), "nowrap"],
-  ["Why", n => sentence(n.next ?? n.reason), "text"],
+  ["Heard", n => past(n.heard_at), "nowrap", "heard_at"],
+  ["Why", n => el("span", { title: n.next ?? n.reason }, sentence(n.next ?? n.reason)), "text"],
 ];
 
 export const nodes = {
   title: () => "Nodes",
-  load: (api, params) => api("nodes", { q: params.q, state: params.state, offset: params.offset, limit: SIZE }),
+  load: (api, params) => api("nodes", { q: params.q, state: params.state, sort: params.sort, offset: params.offset, limit: SIZE }),
   render(part, params) {
     return [
-      el("h1", { tabindex: "-1" }, "Nodes"),
-      el("p", { class: "counts" }, Object.keys(part.counts).length ? Object.entries(part.counts).map(([state, n]) =>
-        el("a", { href: hash("nodes", { state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}`)) : "There was no node yet. A job that waits gets one."),
+      el("div", { class: "row" }, el("h1", { tabindex: "-1" }, "Nodes"), el("p", { class: "counts" }, Object.keys(part.counts).length ? Object.entries(part.counts).map(([state, n]) =>
+        el("a", { href: hash("nodes", { state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}`)) : "There was no node yet. A job that waits gets one.")),
       filters("nodes", params, STATES, "slot, id, size, job or reason"),
-      part.total > 0 && table("Nodes by slot", columns, part.rows, n => String(n.slot)),
+      part.total > 0 && table(params.sort ? "Nodes, sorted" : "Nodes by slot", columns, part.rows, n => String(n.slot), ["nodes", params]),
       pager("nodes", params, part, "slot"),
     ];
   },
@@ -58,6 +57,7 @@ export const node = {
       el("p", { class: "back" }, el("a", { href: "#/nodes" }, "All nodes")),
       el("h1", { tabindex: "-1" }, `Slot ${n.slot} `, chip(n.state)),
       n.next && el("p", { class: "why" }, sentence(n.next)),
+      n.node_id && el("p", { class: "commands" }, [n.intent === "run" ? "drain" : "resume", "hold"].map(verb => command(`nodekeeper ${verb} ${n.slot}`))),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Node", n.node_id ? id(n.node_id) : null], ["Last node", r.last_node_id ? id(r.last_node_id) : null], ["Instance", n.instance_id ? id(n.instance_id) : null],
         ["Reason", n.reason], ["Size", n.size ? `${n.size} (${n.instance_type}, ${n.market})` : null],

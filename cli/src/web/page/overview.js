@@ -1,38 +1,54 @@
-// The first view: what is going on, what failed, what waits and why, and how it was.
+// The first view: what needs somebody, what waits and why, what runs, and how the fleet was.
 
 import { draw, places } from "./chart.js";
 import { TIMES } from "./cost.js";
 import { el } from "./dom.js";
 import { fold } from "./events.js";
-import { ago, chip, dollars, id, sentence, several } from "./format.js";
+import { ago, chip, command, dollars, id, jobLink, nodeLink, sentence, several, short } from "./format.js";
 import { columns } from "./jobs.js";
+import { drawStrip, strip } from "./strip.js";
 import { choice, hash, table } from "./table.js";
 
 // A local cluster is rarely there for a day.
 const usual = seen => seen.local ? "10" : "1440";
 const FEW = 8;
-const short = columns.filter(([head]) => !["Priority", "Ended"].includes(head));
-const failed = columns.filter(([head]) => ["Job", "State", "Ended", "Why"].includes(head));
+const running = columns.filter(([head]) => ["Job", "Needs", "Nodes", "Submitted", "Why"].includes(head));
 
 function tile(label, value, href, tone) {
   return el("a", { class: `tile ${tone ?? ""}`, href, "data-key": label }, el("span", { class: "value" }, value), el("span", { class: "label" }, label));
 }
 
-function few(title, part, columns, state, none) {
-  return el("section", { "data-key": title }, el("h2", null, title, part.total > 0 && ` (${part.total.toLocaleString("en")})`),
-    part.rows.length ? table(title, columns, part.rows, j => j.job_id) : el("p", { class: "soft" }, none),
-    part.total > part.rows.length && el("p", null, el("a", { href: hash("jobs", { state }) }, `all ${part.total.toLocaleString("en")}`)));
+const count = (seen, states) => {
+  const n = states.reduce((sum, state) => sum + (seen.counts[state] ?? 0), 0);
+  return n.toLocaleString("en") + (states.some(state => seen.more.includes(state)) ? "+" : "");
+};
+
+// Failed jobs by cause and nodes that need somebody: what, why, and the command that looks closer.
+function attention({ failed, asking }) {
+  const rows = [
+    ...failed.map(f => ({
+      key: `cause ${f.cause}`, what: [chip("failed"), ` ${several(f.jobs, "job")}`], href: jobLink(f.job_id, f.name ?? short(f.job_id)),
+      why: [sentence(f.cause), f.last_line && el("code", { class: "line" }, f.last_line)], at: ago(f.at), run: `nodekeeper logs ${short(f.job_id)}`,
+    })),
+    ...asking.map(n => ({
+      key: `slot ${n.slot}`, what: chip(n.state), href: nodeLink(n.slot), why: sentence(n.next ?? n.reason), at: n.heard_at ? ago(n.heard_at) : ago(n.assigned_at),
+      run: `nodekeeper node ${n.slot}`,
+    })),
+  ];
+  return el("section", { "data-key": "attention" }, el("h2", null, "Needs somebody"), rows.length ? table("What needs somebody, failed jobs by cause first", [
+    ["What", r => r.what, "nowrap"], ["Newest", r => r.href, "nowrap"], ["Why", r => r.why, "text"], ["When", r => r.at, "nowrap"], ["Look closer", r => command(r.run), "nowrap"],
+  ], rows, r => r.key) : el("p", { class: "soft" }, "No job failed, and no node is silent or late."));
 }
 
 // Why jobs wait and nodes stay, each reason once.
 function why({ waiting = [], staying = [], limits = [] }) {
   if (!waiting.length && !limits.length && !staying.length) return null;
   const line = (key, ...text) => el("li", { "data-key": key }, ...text);
-  return el("section", { "data-key": "why" }, el("h2", null, "What is not done, and why"), el("ul", { class: "why-list" },
+  return el("section", { "data-key": "why" }, el("h2", null, "Waits, and why"), el("ul", { class: "why-list" },
     limits.map(l => line(`limit ${l.word} ${l.reason}`, el("strong", null, "limit "), l.reason)),
-    waiting.slice(0, FEW).map(w => line(`job ${w.job_id}`, w.jobs === 1 ? el("a", { href: `#/job/${w.job_id}` }, sentence(w.line)) : sentence(w.line))),
+    waiting.slice(0, FEW).map(w => line(`job ${w.job_id}`, el("a", { href: `#/job/${w.job_id}` }, w.jobs === 1 ? "1 job" : several(w.jobs, "job")), ": ", sentence(w.reason))),
     waiting.length > FEW && line("more", `and ${waiting.length - FEW} more reasons`),
-    staying.slice(0, FEW).map(n => line(`slot ${n.slot}`, el("a", { href: `#/node/${n.slot}` }, `slot ${n.slot}`), " stays: ", sentence(n.reason))),
+    staying.slice(0, FEW).map(n => line(`slot ${n.slot}`, nodeLink(n.slot), " stays: ", sentence(n.reason))),
     staying.length > FEW && line("more-nodes", `and ${several(staying.length - FEW, "more node")}`)));
 }
 
@@ -49,42 +65,52 @@ function local(extra, purposes) {
   return el("details", { "data-key": "local" }, el("summary", null, "Functions and instances of this machine"), el("h2", null, "Functions"), functions, el("h2", null, "Instances"), instances);
 }
 
+// What ended since the page was last left.
+function since({ ended }, looked) {
+  if (!ended || !looked || ended.failed + ended.complete === 0) return null;
+  const more = ended.at_least ? "at least " : "";
+  return el("p", { class: "soft", "data-key": "since" }, "Since you looked, ", ago(looked), `: ${more}${ended.failed.toLocaleString("en")} failed, ${more}${ended.complete.toLocaleString("en")} complete.`);
+}
+
 export const overview = {
   title: () => "Overview",
   async load(api, params, seen) {
-    const [running, bad, events, past] = await Promise.all([
-      api("jobs", { state: "placing,placed,regrouping", limit: FEW }),
-      api("jobs", { state: "failed,rejected", limit: FEW }),
-      api("events", { limit: 40 }),
-      api("history", { minutes: params.minutes ?? usual(seen) }),
+    const minutes = params.minutes ?? usual(seen);
+    const [live, events, past, fleet] = await Promise.all([
+      api("jobs", { state: "placing,placed,regrouping", limit: FEW }), api("events", { limit: 40 }), api("history", { minutes }), api("fleet", { minutes }),
     ]);
     const extra = seen.local ? await api("local") : null;
-    return { running, bad, events, past, extra, seen };
+    return { live, events, past, fleet, extra, seen };
   },
-  render({ running, bad, events, past, extra, seen }, params) {
+  render({ live, events, past, fleet, extra, seen }, params, looked) {
     const { jobs, nodes, price_per_hour } = seen.status;
-    const busy = (jobs.placing ?? 0) + (jobs.placed ?? 0) + (jobs.regrouping ?? 0);
-    const done = running.counts.complete ?? 0;
-    const none = ["No job runs.", running.all === 0 && [" Submit one: ", el("code", null, "nodekeeper run -- echo hello")]];
-    const bads = (running.counts.failed ?? 0) + (running.counts.rejected ?? 0);
+    const busy = ["placing", "placed", "regrouping"], bad = ["failed", "rejected"];
     const up = Object.entries(nodes).filter(([state]) => state !== "cleaned").reduce((sum, [, n]) => sum + n, 0);
+    const runs = busy.reduce((sum, state) => sum + (jobs[state] ?? 0), 0);
     return [
       el("h1", { class: "sr", tabindex: "-1" }, "Overview"),
       el("div", { class: "tiles" },
-        tile("running", busy.toLocaleString("en"), hash("jobs", { state: "placing,placed,regrouping" }), busy ? "cool" : ""),
-        tile("failed", bads.toLocaleString("en"), hash("jobs", { state: "failed,rejected" }), bads ? "bad" : ""),
-        tile("waiting", (jobs.queued ?? 0).toLocaleString("en"), hash("jobs", { state: "queued" })),
-        tile("complete", done.toLocaleString("en"), hash("jobs", { state: "complete" }), done ? "good" : ""),
+        tile("running", runs.toLocaleString("en"), hash("jobs", { state: busy.join() }), runs ? "cool" : ""),
+        tile("failed", count(seen, bad), hash("jobs", { state: bad.join() }), bad.some(state => seen.counts[state]) ? "bad" : ""),
+        tile("waiting", count(seen, ["queued"]), hash("jobs", { state: "queued" })),
+        tile("complete", count(seen, ["complete"]), hash("jobs", { state: "complete" }), seen.counts.complete ? "good" : ""),
         tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", nodes.ready ? "good" : ""),
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
-      few("Running", running, running.rows.some(j => j.waits_because ?? j.reason) ? short : short.filter(([head]) => head !== "Why"), "placing,placed,regrouping", none),
-      few("Failed", bad, failed, "failed,rejected", "No job failed."),
+      since(seen, looked),
+      attention(seen),
       why(seen.explained ?? {}),
-      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "Over time"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
-        el("div", { class: "charts" }, places(past))),
+      el("section", { "data-key": "Running" }, el("h2", null, "Running", live.total > 0 && ` (${live.total.toLocaleString("en")})`),
+        live.rows.length ? table("Running", running, live.rows, j => j.job_id)
+          : el("p", { class: "soft" }, "No job runs.", live.all === 0 && [" Submit one: ", el("code", null, "nodekeeper run -- echo hello")]),
+        live.total > live.rows.length && el("p", null, el("a", { href: hash("jobs", { state: busy.join() }) }, `all ${live.total.toLocaleString("en")}`))),
+      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "The fleet"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
+        el("div", { class: "charts" }, strip(fleet), places(past))),
       el("section", { "data-key": "events" }, el("h2", null, "What happened"), fold(events.rows), el("p", null, el("a", { href: "#/events" }, "more events"))),
       extra && local(extra, seen.purposes),
     ];
   },
-  after: ({ past }) => draw(past),
+  after({ past, fleet }) {
+    draw(past);
+    drawStrip(fleet);
+  },
 };

@@ -4,17 +4,27 @@
 import { el } from "./dom.js";
 import { several } from "./format.js";
 
-// `columns`: [head, cell of a row, class]. The first column names the row.
-export function table(caption, columns, rows, key) {
-  const head = el("tr", { role: "row" }, columns.map(([name, , cls]) => el("th", { scope: "col", role: "columnheader", class: cls }, name)));
+// `columns`: [head, cell of a row, class, field]. The first column names the row. With a `list`, its view and its parameters, the
+// heads of columns with a field sort it.
+export function table(caption, columns, rows, key, list) {
+  const head = el("tr", { role: "row" }, columns.map(([name, , cls, field]) => list && field ? sorted(name, cls, field, list)
+    : el("th", { scope: "col", role: "columnheader", class: cls }, name)));
   const body = rows.map((row, n) => el("tr", { role: "row", "data-key": key ? key(row) : String(n) }, columns.map(([name, cell, cls], at) => {
     const content = cell(row);
     return at === 0
       ? el("th", { scope: "row", role: "rowheader", class: cls, "data-head": name }, content)
       : el("td", { role: "cell", class: cls, "data-head": name }, content);
   })));
-  return el("table", { role: "table" }, el("caption", { class: "sr" }, caption),
+  return el("table", { role: "table", class: list ? "list" : null }, el("caption", { class: "sr" }, caption),
     el("thead", { role: "rowgroup" }, head), el("tbody", { role: "rowgroup" }, body));
+}
+
+// The head of a column that the list can be sorted by: up, then down, then as usual.
+function sorted(name, cls, field, [view, params]) {
+  const is = params.sort === field ? "ascending" : params.sort === `-${field}` ? "descending" : "none";
+  const next = { none: field, ascending: `-${field}`, descending: "" }[is];
+  return el("th", { scope: "col", role: "columnheader", class: cls, "aria-sort": is },
+    el("a", { href: hash(view, { ...params, sort: next, offset: "" }) }, name, { ascending: " ▲", descending: " ▼", none: "" }[is]));
 }
 
 export const hash = (view, params) => {

@@ -7,12 +7,12 @@ use super::World;
 use crate::core::{Fault, START};
 use clap::Parser;
 use futures::future::{join_all, pending};
-use model::ClusterName;
+use model::{ClusterName, Time};
 use nodekeeper_cli::command::{self, Command};
 use nodekeeper_cli::console::{Cluster, Context, Exit, Reach, Screen};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use store::Dynamo;
 use tokio::time::{sleep, timeout};
 
@@ -99,7 +99,7 @@ impl World {
             store: self.store.clone(),
             dynamo: Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone()),
             cloud: Arc::new(cloud::Ec2::connect(&config, name)),
-            outputs: nodekeeper_cli::aws::s3(&config, None, || SystemTime::UNIX_EPOCH)?,
+            outputs: nodekeeper_cli::aws::s3(&config, None, Arc::new(|| Time::from_ms(0)))?,
             reach: Reach::default(),
         })
     }
