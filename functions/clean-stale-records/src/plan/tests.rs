@@ -1,5 +1,5 @@
 //! Tests of the plan: stale records, surplus rows and orphans. Names with K are cases of Arvados #12073 (see
-//! `docs/scenarios.md`).
+//! `tests/scenarios.md`).
 
 use super::*;
 use model::control::{BrakeEntry, Release};

@@ -1,5 +1,5 @@
 //! Tests of the plan: cases from the reference systems, translated into this model and named by their ids (see
-//! `docs/scenarios.md`). D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
+//! `tests/scenarios.md`). D, J, K, M, X: Arvados node manager; HB, NS, CL: Nomad.
 //! The crate `tests` has the cases of whole lives, such as crashes and races.
 
 mod after;
