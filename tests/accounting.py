@@ -43,9 +43,10 @@ def engine(events):
     db = sqlite3.connect(":memory:")
     columns = re.findall(r"- { Name: (\w+), Type: string }", (INFRA / "accounting.yaml").read_text(encoding="utf-8"))
     check("the table has a column for each field of an event", sorted(columns) == sorted(events[0]), set(columns) ^ set(events[0]))
-    db.execute(f"create table jobs ({', '.join(f'\"{name}\" text' for name in [*columns, 'month'])})")
+    names = [*columns, "month"]
+    db.execute(f"create table jobs ({', '.join(json.dumps(name) + ' text' for name in names)})")
     for event in events:
-        places = ", ".join(f":{name}" for name in [*columns, "month"])
+        places = ", ".join(f":{name}" for name in names)
         db.execute(f"insert into jobs values ({places})", {**event, "month": "2027-01"})
     found = lambda text, form, group: (match := re.search(form, text)) and match[group]
     db.create_function("regexp_extract", 3, found)

@@ -30,7 +30,7 @@ use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
-    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usd, Version, Work,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usage, Usd, Version, Work,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -293,7 +293,10 @@ impl Job {
         }
         new.take_checkpoint(ending.run.checkpoint.as_ref());
         if !self.is_over() {
-            new.started_at = alloc.started_at.or(new.started_at);
+            // A command that takes a moment is never reported as running.
+            let began = |usage: Usage| now - Span::from_ms(usage.ran_ms.cast_signed());
+            let began = ending.run.usage.map(|usage| began(usage).max(alloc.placed_at));
+            new.started_at = alloc.started_at.or(began).or(new.started_at);
             new.usd = new.usd + alloc.price_per_hour.in_time(now.since(alloc.placed_at));
         }
         let news = new.take_elements(ending, set);

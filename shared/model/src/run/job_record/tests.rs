@@ -287,6 +287,11 @@ fn a_job_counts_what_its_tries_cost_until_it_is_over() {
     let complete = after(&again.with_placed(&[alloc.alloc_id]).unwrap(), 0, 2);
     assert_eq!((complete.usd.micros(), complete.is_over()), (150_000, true));
     assert_eq!(after(&complete, 0, 9).usd, complete.usd, "its event has been told");
+    let quick = AllocSummary { started_at: None, ..alloc.clone() };
+    let usage = Some(Usage { ran_ms: 1000, ..Usage::default() });
+    let ending = Ending { run: RunReport { usage, ..RunReport::default() }, ..Ending::exited(0) };
+    let ended = job.after_end(&quick, &ending, &[], JobSet::Leaves, KEEP.into(), at(9));
+    assert_eq!(ended.started_at, Some(at(8)), "it was never reported as running");
     // What a cancelled job costs is known when its alloc has stopped.
     let cancelled = job.cancel("ann", KEEP, at(5)).unwrap();
     assert!(!cancelled.is_over() && after(&cancelled, 1, 1).is_over());
