@@ -30,7 +30,8 @@ use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
-    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usage, Usd, Version, Work,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usage, Usd, Version,
+    Work,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
