@@ -20,11 +20,13 @@ and says which. `--floor` ends with exit code 1 if a ratio or an exponent is far
 import argparse
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import json
 import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -43,6 +45,8 @@ RELEASE = ROOT / "target/release/nodekeeper"
 # The highest ratio to GNU parallel, and the highest exponent of growth, which `--floor` accepts.
 MOST_OF_AN_ELEMENT = 8.0
 MOST_GROWTH = 0.9
+# The most seconds of a list or a view, whatever is stored.
+MOST_OF_A_LOOK = 1.0
 # A function that reads the machine's list of authorities needs at least twice as much.
 MOST_OF_A_COLD_START = 0.5
 # The most CPU time of an agent for a job that runs, in ms a second.
@@ -299,40 +303,76 @@ def cpu(count):
         below("ms of CPU time a second for a job that runs", own, MOST_OF_A_RUNNING_JOB)
 
 
+def ended_jobs(local, count):
+    """So many jobs with allocs that ended within the last twenty hours: the rows of one that ran, under other ids."""
+    import boto3
+    from botocore.config import Config
+    env = local.environment()
+    local.run("submit", "--wait", "--name", "ended", "--", "true")
+    job_id = json.loads(local.run("jobs", "--all", "--name", "ended", "--json").stdout)[0]["job_id"]
+    database = boto3.client("dynamodb", endpoint_url=env["AWS_ENDPOINT_URL_DYNAMODB"], region_name="us-east-1", aws_access_key_id="x",
+                            aws_secret_access_key="x", config=Config(max_pool_connections=16))
+    tables = {name.rpartition("-")[2]: name for name in database.list_tables()["TableNames"]}
+
+    def row(table, **key):
+        return database.get_item(TableName=tables[table], Key={name: {"S": value} for name, value in key.items()})["Item"]
+
+    job, alloc = row("jobs", job_id=job_id), row("allocs", alloc_id=f"{job_id}.0.0")
+    letters = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    now = int(time.time() * 1000)
+
+    def rows(n):
+        at = now - 72_000_000 * (n + 1) // count
+        number = at << 80 | random.getrandbits(80)
+        id = "".join(letters[number >> 5 * digit & 31] for digit in reversed(range(26)))
+        name, at_n = {"S": f"ended-{n}"}, {"N": str(at)}
+        return {
+            tables["jobs"]: job | {"job_id": {"S": id}, "tail": {"S": id[-1]}, "name": name, "named": {"S": f"ended-{n}#{id}"}, "submitted_at": at_n,
+                                   "finished_at": at_n, "rank": {"S": f"{at:015}"}, "queue": {"S": f"complete#{number & 7}"}},
+            tables["allocs"]: alloc | {"alloc_id": {"S": f"{id}.0.0"}, "ended": {"S": id[-1]}, "name": name,
+                                       "placed_at": {"N": str(at - 60_000)}, "finished_at": at_n},
+        }
+
+    def put(first):
+        some = [rows(n) for n in range(first, min(first + 12, count))]
+        database.batch_write_item(RequestItems={table: [{"PutRequest": {"Item": both[table]}} for both in some] for table in some[0]})
+
+    with concurrent.futures.ThreadPoolExecutor(8) as several:
+        list(several.map(put, range(0, count, 12)))
+
+
 def seats(count):
-    """Lists and views with a tenth of the jobs, and with all: the exponent says how they grow."""
+    """Lists and views with a tenth of the jobs, and with all, ended ones and as many that wait: the exponent says how they grow."""
     times = {}
     for n in (count // 10, count):
-        with fleet(0, 60) as local, tempfile.TemporaryDirectory() as work:
-            def timed(what, *words, ok=(0,)):
+        with fleet(1, 60) as local, tempfile.TemporaryDirectory() as work:
+            def timed(what, act, *words, ok=(0,)):
                 began = time.monotonic()
-                said = local.run(*words)
-                assert said.returncode in ok, said
+                said = act(*words)
+                assert isinstance(said, str) or said.returncode in ok, said
                 times.setdefault(what, []).append(time.monotonic() - began)
 
-            def named(name):
-                lines = pathlib.Path(work, name)
-                lines.write_text("".join(json.dumps({"name": f"{name}-{i}", "command": ["true"]}) + "\n" for i in range(n)))
-                return str(lines)
+            def command(*words, ok=(0,)):
+                timed(" ".join(word.replace(str(n // 2), "N") for word in words), local.run, *words, ok=ok)
 
-            timed("submit --file, of all", "submit", "--file", named("ended"))
-            timed("cancel, of all", "cancel", "--yes", "--name", "ended-*")
-            local.run("submit", "--file", named("waits"))
-            timed("jobs", "jobs")
-            timed("jobs --state cancelled", "jobs", "--state", "cancelled")
-            timed("job NAME", "job", f"waits-{n // 2}")
-            timed("history NAME", "history", f"ended-{n // 2}")
-            timed("status", "status", ok=(0, 1))
-            timed("cost", "cost")
-            timed("plan", "plan")
-            began = time.monotonic()
-            local.get("api/overview")
-            times.setdefault("page, first view", []).append(time.monotonic() - began)
+            ended_jobs(local, n)
+            lines = pathlib.Path(work, "waits")
+            lines.write_text("".join(json.dumps({"name": f"waits-{i}", "vcpus": 2, "command": ["sleep", "9999"]}) + "\n" for i in range(n)))
+            timed("submit --file, of all", local.run, "submit", "--file", str(lines))
+            for words in ("jobs", "jobs --state complete", "jobs --all --state complete", f"job waits-{n // 2}", f"history ended-{n // 2}", "cost",
+                          "cost --by job", "plan"):
+                command(*words.split())
+            command("status", ok=(0, 1))
+            for page in ("overview", "jobs", "events", "history", "cost", "nodes/0"):
+                timed(f"page, {page}", local.get, f"api/{page}")
+            timed("cancel, of all", local.run, "cancel", "--yes", "--name", "waits-*")
+            timed("jobs --state cancelled", local.run, "jobs", "--state", "cancelled")
     for what, (few, all_of_them) in times.items():
         growth = math.log10(max(all_of_them, 0.001) / max(few, 0.001))
         line(f"{what}, {count} jobs", all_of_them, "s", f"{few:.3f} s with {count // 10}: exponent {growth:.2f}")
         if not what.endswith("of all"):
             below(f"growth of {what}", growth, MOST_GROWTH)
+            below(f"seconds of {what}", all_of_them, MOST_OF_A_LOOK)
 
 
 def cold(count):

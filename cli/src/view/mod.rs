@@ -55,7 +55,7 @@ use crate::console::{Cluster, WallClock};
 use cached::Cached;
 use commands::Commands;
 use history::History;
-use model::{Cloud, Span};
+use model::{Cloud, Event, Span};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +63,9 @@ use store::Store;
 
 /// How far back the history goes.
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
+
+/// How many events are shown.
+const EVENTS: usize = 500;
 
 /// How many jobs of a list have their commands, so that a search finds words in them.
 const COMPLETED: usize = 5000;
@@ -75,7 +78,7 @@ pub(crate) type Extra = Arc<dyn Fn() -> Value + Send + Sync>;
 pub(crate) struct Pace {
     /// How long the present is fresh.
     live: Duration,
-    /// How long whole tables, of jobs and of events, are fresh.
+    /// How long the past is fresh.
     whole: Duration,
     /// A value is fresh at least for this many times the time that its read took.
     times: u32,
@@ -119,6 +122,7 @@ pub(crate) struct Views {
     live: Cached<LiveView>,
     stored: Cached<EndedJobs>,
     past: Cached<History>,
+    events: Cached<Vec<Event>>,
     commands: Commands,
 }
 
@@ -130,6 +134,7 @@ impl Views {
             live: Cached::new(pace.live, pace.times),
             stored: Cached::new(pace.whole, pace.times),
             past: Cached::new(pace.whole, pace.times),
+            events: Cached::new(pace.live, pace.times),
             commands: Commands::default(),
         }
     }
@@ -145,6 +150,11 @@ impl Views {
 
     pub(crate) async fn past(&self) -> Result<Arc<History>, store::DbError> {
         self.past.get(History::read(&self.source.store, PAST, (self.source.clock)())).await
+    }
+
+    /// The newest events, the newest first.
+    pub(crate) async fn events(&self) -> Result<Arc<Vec<Event>>, store::DbError> {
+        self.events.get(async { Ok(self.source.store.newest_events(EVENTS).await?.rows) }).await
     }
 
     /// The known jobs, in the order of the page. The first [`COMPLETED`] have their commands.

@@ -176,15 +176,18 @@ pub(super) async fn node(State(web): State<Arc<Views>>, slot: Named) -> ApiAnswe
 
 pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
-    let (past, stored, live) = (web.past().await?, web.stored().await?, web.live().await?);
+    let (events, stored, live) = (web.events().await?, web.stored().await?, web.live().await?);
     let names = live.present.names();
     let name = |subject: &str| {
         let (_, id) = subject.split_once('#')?;
         let job: JobId = id.split('.').next()?.parse().ok()?;
         names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
-    let rows = past.latest.iter().map(|event| event_row(event, name(&event.subject)));
-    dated(past.to, wanted.of(rows.collect(), |row| text(row, "/subject").split('#').next().unwrap_or_default()))
+    let rows = events.iter().map(|event| event_row(event, name(&event.subject)));
+    dated(
+        live.present.now,
+        wanted.of(rows.collect(), |row| text(row, "/subject").split('#').next().unwrap_or_default()),
+    )
 }
 
 /// A span of time that ends now.

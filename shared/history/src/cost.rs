@@ -63,8 +63,8 @@ pub struct Report {
     pub total_usd: Usd,
     /// Nodes whose price is not known. They count nothing.
     pub unpriced_nodes: usize,
-    /// Events that did not fit into memory. If there are any, the true sums are higher.
-    pub left_out: usize,
+    /// Whether something did not fit into memory. Then the true sums are higher.
+    pub is_cut: bool,
     pub estimate: &'static str,
 }
 
@@ -140,7 +140,7 @@ impl Report {
             node_s: node_ms / 1000,
             total_usd: total(past, span).usd(),
             unpriced_nodes,
-            left_out: past.left_out,
+            is_cut: past.is_cut,
             estimate: ESTIMATE,
         }
     }

@@ -1,16 +1,16 @@
 //! The past of a cluster, rebuilt from events and records: which node was there when, in which phase, at which price,
 //! who used it, and how many jobs waited.
 //!
-//! Flow: `event_digest` keeps the needed parts of each event, `timeline` makes the lives of the nodes from them,
-//! `series` counts over time, `strip` shows each slot, and `cost` computes who used the nodes for how much.
-//! Guarantees: memory is bounded (`MOST`), whatever the table holds, and what was left out is counted. The present
-//! state comes from the records, so a record makes up for a lost event where it can.
-//! Does not: go back further than events are kept (`history.events_days`), or know a bill: prices are those of the
-//! policy at the launch.
+//! Flow: `timeline` makes the lives of the nodes from the events of slots and from the records, `uses` says from the allocs who
+//! used them, and which jobs waited, `series` counts over time, `strip` shows each slot, and `cost` computes who
+//! used the nodes for how much.
+//! Guarantees: only the span that is asked for is read. Memory is bounded (`MOST`), and it is said if something was left out. The
+//! present state comes from the records, so a record makes up for a lost event where it can.
+//! Does not: go back further than allocs and events are kept (`history.finished_days`, `history.events_days`), or know a bill:
+//! prices are those of the policy at the launch.
 
 mod charge;
 mod cost;
-mod event_digest;
 mod series;
 mod strip;
 mod timeline;
@@ -24,14 +24,19 @@ pub use uses::Use;
 
 use charge::Charge;
 
-use event_digest::EventDigest;
-use model::{AllocSummary, Control, Event, JobId, JobState, JobSummary, NodeId, NodeRecord, Span, Time, Usd};
+use futures::future::try_join3;
+use model::{
+    AllocSummary, Control, EndedAlloc, Event, JobId, JobState, JobSummary, NodeId, NodeRecord, Span, Time, Usd,
+};
 use std::collections::BTreeMap;
-use store::{DbError, Store};
+use store::{DbError, End, Ended, Past, Store, placed_last};
 use uses::MOST;
 
-/// The longest past that can be asked for. Events are rarely kept longer.
+/// The longest past that can be asked for. Allocs are rarely kept longer.
 pub const LONGEST: Span = Span::from_s(90 * 86_400);
+
+/// How many of the jobs that wait are read, and of those that ended without a node.
+const MOST_WAITING: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct History {
@@ -43,96 +48,87 @@ pub struct History {
     /// When jobs waited in the queue.
     pub waits: Vec<(Time, Time)>,
     pub names: BTreeMap<JobId, String>,
-    /// The newest events, the newest first.
-    pub latest: Vec<Event>,
-    /// How many events did not fit into memory.
-    pub left_out: usize,
+    /// Whether something did not fit into memory.
+    pub is_cut: bool,
 }
 
-/// The present, as the records have it.
+/// What is stored about a time that ends now.
 #[derive(Clone, Debug, Default)]
-struct PresentRecords {
+struct StoredPast {
+    /// The events of slots since then.
+    events: Vec<Event>,
     nodes: Vec<NodeRecord>,
-    allocs: Vec<AllocSummary>,
-    /// The jobs that have not ended.
+    /// The allocs that ended since then, and the live ones.
+    ended: Vec<EndedAlloc>,
+    live: Vec<AllocSummary>,
+    /// The jobs that are placed, and those that wait.
     jobs: Vec<JobSummary>,
+    /// The jobs that ended since then and did not complete.
+    unfinished: Vec<Ended>,
     /// The prices of the policy, by size.
     prices: BTreeMap<String, Usd>,
+    is_cut: bool,
 }
 
-impl PresentRecords {
-    async fn read(store: &Store) -> Result<Self, DbError> {
-        let present = Self::read_nodes(store).await?;
-        Ok(Self { jobs: store.queue_listed(MOST).await?.jobs, ..present })
-    }
-
-    /// Reads the nodes and what runs on them.
-    async fn read_nodes(store: &Store) -> Result<Self, DbError> {
-        let nodes = store.nodes_listed(1).await?.rows;
-        let allocs = store.live_allocs_listed(1).await?.rows;
-        Ok(Self { nodes, allocs, jobs: Vec::new(), prices: prices(&store.control().await?) })
-    }
-}
-
-/// The prices of the stored policy, by size.
-fn prices(control: &Control) -> BTreeMap<String, Usd> {
-    let Ok((policy, _)) = control.checked_policy() else { return BTreeMap::new() };
+/// The prices of the stored policy, by size, and how far back everything is kept.
+fn policy(control: &Control) -> (BTreeMap<String, Usd>, Span) {
+    let Ok((policy, _)) = control.checked_policy() else { return (BTreeMap::new(), LONGEST) };
+    let kept = policy.history.keep_finished().min(policy.history.keep_events());
     let mut prices: BTreeMap<String, Usd> = BTreeMap::new();
     for size in policy.size {
         // Of a size of several types, the cheapest counts until the record says which one it is.
         let known = prices.entry(size.name).or_insert(size.price_per_hour);
         *known = size.price_per_hour.min(*known);
     }
-    prices
+    (prices, kept)
+}
+
+impl StoredPast {
+    /// Reads the last `span` before now, or as much of it as is kept. Returns its beginning, too.
+    async fn read(store: &Store, span: Span, now: Time) -> Result<(Self, Time), DbError> {
+        let (prices, kept) = policy(&store.control().await?);
+        let from = now - span.min(kept).min(LONGEST);
+        // The records are read after the events, so that they know everything that the events told. An alloc that ends meanwhile is
+        // in both lists, and in neither if they were read the other way round.
+        let nodes = async { Ok((store.slot_events(from, MOST).await?, store.nodes_listed(1).await?.rows)) };
+        let allocs = async { Ok((store.live_allocs_listed(1).await?.rows, store.ended_allocs(from, MOST).await?)) };
+        let ((events, nodes), (live, ended), placed) = try_join3(nodes, allocs, store.placed()).await?;
+        let (Past { rows: events, more: more_events }, Past { rows: ended, more: more_allocs }) = (events, ended);
+        let is_cut = more_events || more_allocs;
+        Ok((Self { events, nodes, ended, live, jobs: placed.rows, unfinished: Vec::new(), prices, is_cut }, from))
+    }
 }
 
 impl History {
-    /// Reads what the nodes of the last `span` cost, and for whom. The queue is not read, so there are no waits and no events
-    /// in it.
+    /// Reads what the nodes of the last `span` cost, and for whom. There are no waits in it.
     pub async fn read_costs(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
-        let mut told = EventDigest::since(now - span.min(LONGEST));
-        store.each_event(|event| told.take(event)).await?;
-        let present = PresentRecords { jobs: store.placed().await?.rows, ..PresentRecords::read_nodes(store).await? };
-        Ok(Self { waits: Vec::new(), latest: Vec::new(), ..Self::of(told, present, now) })
+        let (past, from) = StoredPast::read(store, span, now).await?;
+        Ok(Self { waits: Vec::new(), ..Self::of(past, from, now) })
     }
 
-    /// Reads the last `span` before now. Reads every event that is stored.
+    /// Reads the last `span` before now. Of a long queue, only its head is read.
     pub async fn read(store: &Store, span: Span, now: Time) -> Result<Self, DbError> {
-        let mut told = EventDigest::since(now - span.min(LONGEST));
-        store.each_event(|event| told.take(event)).await?;
-        // The records are read after the events, so that they know everything that the events told.
-        Ok(Self::of(told, PresentRecords::read(store).await?, now))
+        let (mut past, from) = StoredPast::read(store, span, now).await?;
+        let waiting = store.waiting(None, MOST_WAITING).await?.jobs;
+        past.jobs = placed_last(waiting, past.jobs);
+        past.unfinished = store.ended(&[End::Failed, End::Cancelled], from, MOST_WAITING).await?;
+        Ok(Self::of(past, from, now))
     }
 
-    fn of(told: EventDigest, present: PresentRecords, now: Time) -> Self {
-        let EventDigest { from, slots, mut uses, mut names, queue, latest, left_out, .. } = told;
-        let lives = timeline::of(slots, &present.nodes, &present.prices, from, now);
-        for alloc in &present.allocs {
-            uses.push(Use {
-                alloc_id: alloc.alloc_id,
-                node_id: alloc.node_id,
-                vcpus: alloc.needs.vcpus,
-                from: alloc.placed_at,
-                to: now,
-            });
-        }
-        for job in &present.jobs {
-            if let Some(name) = &job.name {
-                names.insert(job.job_id, name.clone());
-            }
-        }
+    fn of(past: StoredPast, from: Time, now: Time) -> Self {
+        let lives = timeline::of(timeline::steps(past.events), &past.nodes, &past.prices, from, now);
+        let names = past.jobs.iter().map(|job| (job.job_id, job.name.as_ref()));
+        let names = names.chain(past.ended.iter().map(|alloc| (alloc.alloc_id.job_id, alloc.name.as_ref())));
+        let names = names.filter_map(|(id, name)| Some((id, name?.clone()))).collect();
+        let uses: Vec<Use> = uses::of(&past.ended, &past.live, now);
+        let queued = past.jobs.iter().filter(|job| job.state == JobState::Queued).map(|job| (job.job_id, now));
+        let left = past.unfinished.iter().map(|ended| (ended.job.job_id, ended.at));
+        let waits = uses::waits(&uses, left.chain(queued), from);
         let mut by_node: BTreeMap<NodeId, Vec<Use>> = BTreeMap::new();
         for used in uses {
             by_node.entry(used.node_id).or_default().push(used);
         }
-        for uses in by_node.values_mut() {
-            // An alloc that has ended may be here twice: from its event, and from an index that is behind.
-            uses.sort_by_key(|u| (u.alloc_id, u.to));
-            uses.dedup_by_key(|u| u.alloc_id);
-        }
-        let waiting = present.jobs.iter().filter(|j| j.state == JobState::Queued).map(|j| (j.job_id, j.submitted_at));
-        let waits = queue.waits(&waiting.collect(), from, now);
-        Self { from, to: now, lives, uses: by_node, waits, names, latest: latest.newest_first(), left_out }
+        Self { from, to: now, lives, uses: by_node, waits, names, is_cut: past.is_cut }
     }
 
     /// The uses of the node of this life.

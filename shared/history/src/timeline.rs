@@ -1,15 +1,56 @@
 //! The lives of the nodes: when each was there, as what, at which price, and in which phase.
 //!
 //! Guarantees: the lives of a slot never overlap, because a node has at most one instance and a slot one node. The record
-//! decides whether the last life is over. A life whose end was not told ends with the next one.
+//! decides whether the last life is over. A life whose end was not told ends with the next one. The events may begin in the middle
+//! of a life.
 //! Does not: know when EC2 began or stopped to charge. A life is counted from its launch to its end in the table.
 
-use super::event_digest::NodeStep;
-use super::uses::Use;
+use super::uses::{Use, union};
 use model::events::PastLife;
-use model::{NodeId, NodeRecord, NodeState, NodeStatus, Slot, Time, Usd};
+use model::{ActionName, Event, NodeId, NodeRecord, NodeState, NodeStatus, Slot, Time, Usd};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// One thing that happened to the node of a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum NodeStep {
+    /// A life begins, of this size.
+    Launch(Option<String>),
+    /// The launch came to nothing: there was no instance.
+    Abandon,
+    /// The node takes work.
+    Ready,
+    /// A heartbeat that changed the record.
+    Heard,
+    Silent,
+    Going,
+    /// The life is over.
+    Clean(Option<Box<PastLife>>),
+}
+
+/// What happened to the nodes of each slot, as the events tell it.
+pub(super) fn steps(events: Vec<Event>) -> BTreeMap<Slot, Vec<(Time, NodeStep)>> {
+    let mut slots: BTreeMap<Slot, Vec<(Time, NodeStep)>> = BTreeMap::new();
+    for event in events {
+        let step = match event.action.parse() {
+            Ok(ActionName::Launch) => {
+                NodeStep::Launch(event.detail.get("size").and_then(|size| Some(size.as_str()?.to_owned())))
+            }
+            Ok(ActionName::Abandon) => NodeStep::Abandon,
+            Ok(ActionName::Ready) => NodeStep::Ready,
+            Ok(ActionName::Heartbeat) => NodeStep::Heard,
+            Ok(ActionName::Disconnect | ActionName::MarkDown) => NodeStep::Silent,
+            Ok(ActionName::ShutDown | ActionName::Terminate) => NodeStep::Going,
+            Ok(ActionName::Clean) => NodeStep::Clean(event.life().map(Box::new)),
+            _ => continue,
+        };
+        let slot = event.subject.strip_prefix("slot#").and_then(|slot| slot.parse().ok());
+        if let Some(slot) = slot.and_then(|number| Slot::new(number).ok()) {
+            slots.entry(slot).or_default().push((event.at(), step));
+        }
+    }
+    slots
+}
 
 /// How a node is at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -64,6 +105,15 @@ impl NodeLifetime {
         Self { slot, node_id: None, size, instance_type: None, market: None, price, from, to: None, phases }
     }
 
+    /// A life whose first known step is this one: its launch was earlier, or was not told.
+    fn begin_before(slot: Slot, at: Time, step: &NodeStep) -> Self {
+        let mut life = Self::begin(slot, at, None, &BTreeMap::new());
+        if matches!(step, NodeStep::Silent | NodeStep::Going | NodeStep::Clean(_)) {
+            life.phases = vec![(at, Phase::Idle)];
+        }
+        life
+    }
+
     fn phase(&self) -> Phase {
         self.phases.last().map_or(Phase::Booting, |(_, phase)| *phase)
     }
@@ -107,20 +157,6 @@ impl NodeLifetime {
         }
         segments
     }
-}
-
-/// The times in which at least one of these allocs was on the node.
-pub(crate) fn union(uses: &[Use]) -> Vec<(Time, Time)> {
-    let mut spans: Vec<(Time, Time)> = uses.iter().map(|u| (u.from, u.to)).collect();
-    spans.sort_unstable();
-    let mut union: Vec<(Time, Time)> = Vec::new();
-    for (from, to) in spans {
-        match union.last_mut().filter(|last| from <= last.1) {
-            Some(last) => last.1 = last.1.max(to),
-            None => union.push((from, to)),
-        }
-    }
-    union
 }
 
 /// Splits a time of a ready node into working and idle.
@@ -205,7 +241,7 @@ fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, NodeS
             open = None;
             continue;
         }
-        let mut life = open.take().unwrap_or_else(|| NodeLifetime::begin(slot, at, None, prices));
+        let mut life = open.take().unwrap_or_else(|| NodeLifetime::begin_before(slot, at, &step));
         match step {
             NodeStep::Ready => life.becomes(Phase::Idle, at),
             NodeStep::Heard if life.phase() == Phase::Silent => life.becomes(Phase::Idle, at),
@@ -225,11 +261,14 @@ fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, NodeS
 
 /// Corrects the present phase by the record, which knows better than events that may be lost.
 fn as_recorded(life: &mut NodeLifetime, record: &NodeRecord) {
+    if let NodeState::InUse(in_use) = &record.state
+        && in_use.contact.status != NodeStatus::Syncing
+        && life.phase() == Phase::Booting
+    {
+        life.becomes(Phase::Idle, in_use.contact.first_ping_at);
+    }
     match &record.state {
         NodeState::InUse(in_use) => match in_use.contact.status {
-            NodeStatus::Ready if life.phase() == Phase::Booting => {
-                life.becomes(Phase::Idle, in_use.contact.first_ping_at)
-            }
             NodeStatus::Ready => life.becomes(Phase::Idle, record.modified_at),
             NodeStatus::Disconnected | NodeStatus::Down => life.becomes(Phase::Silent, in_use.contact.lease_expires_at),
             NodeStatus::Syncing => {}

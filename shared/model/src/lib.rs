@@ -102,7 +102,7 @@ pub use signals::Signal;
 pub use spec::{DEFAULT_PRIORITY, JobSpec, MAX_PRIORITY};
 pub use standing::JobSet;
 pub use stored::S3Place;
-pub use summary::{AllocSummary, JobSummary, counts_for};
+pub use summary::{AllocSummary, EndedAlloc, JobSummary, counts_for};
 pub use text_form::BadText;
 pub use time::{Span, Time};
 pub use tries::{JobTimes, Tries};

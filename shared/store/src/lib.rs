@@ -14,6 +14,7 @@ mod conditions;
 mod db;
 mod dynamo;
 mod handles;
+mod past;
 pub mod placing;
 mod queue;
 mod retention;
@@ -33,6 +34,7 @@ pub use db::{
     Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict, unless_raced,
 };
 pub use dynamo::{Dynamo, http_client, http_client_believing};
+pub use past::Past;
 pub use queue::{Ended, WaitingJobs, placed_last};
 pub use retention::Retention;
 pub use rows::end::End;
@@ -43,6 +45,8 @@ pub use rows::{Record, alloc_key, as_read, change, control_key, handle_key, job_
 pub use search::JobIds;
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
-pub use tables::{DUE, Definition, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, TABLES, Table};
+pub use tables::{
+    DUE, Definition, ENDED, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES, Table,
+};
 pub use together::Attempts;
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

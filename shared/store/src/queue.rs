@@ -75,38 +75,14 @@ impl Store {
     /// The jobs that ended last in one of these ways, the newest first: at most `most`, and none that ended before
     /// `since`.
     pub async fn ended(&self, ends: &[End], since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
-        let hashes: Vec<&'static str> = ends.iter().flat_map(|end| end.values()).copied().collect();
-        // The jobs of one end are usually spread evenly over its values. If not, the next turn reads more.
-        let mut each = share(most, SPREAD);
-        let ended = loop {
-            let (ended, is_whole) = self.ended_of(&hashes, since, each).await?;
-            if is_whole || ended.len() >= most || each >= most {
-                break ended;
-            }
-            each = each.saturating_mul(4).min(most);
-        };
-        Ok(ended.into_iter().take(most).collect())
-    }
-
-    /// The jobs with these values of `queue` that ended last, and whether these are all. Reads about `each` jobs of
-    /// each value, and leaves out those that may have a newer one on a page that was not read.
-    async fn ended_of(&self, hashes: &[&'static str], since: Time, each: usize) -> Result<(Vec<Ended>, bool), DbError> {
-        let limit = i32::try_from(each).ok();
-        let parts = hashes.iter().map(|hash| async move {
-            let range_at_least = Some(s(rows::ended_rank(since)));
-            // A page may have fewer than `limit` rows: DynamoDB ends it at 1 MB.
-            self.rows(&Query { range_at_least, newest_first: true, limit, ..jobs_with(hash) }, None, each).await
-        });
-        let parts = futures::future::try_join_all(parts).await?;
-        let is_whole = parts.iter().all(|(_, next)| next.is_none());
+        let range_at_least = Some(s(rows::ended_rank(since)));
+        let hashes = ends.iter().flat_map(|end| end.values());
+        let parts = hashes.map(|hash| Query { range_at_least: range_at_least.clone(), ..jobs_with(hash) });
+        let (read, _) = self.newest_rows(&parts.collect::<Vec<_>>(), most).await?;
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_item(Table::Jobs, row).ok()? });
-        // A job that ended before `known` may have a newer one on a page that was not read.
-        let cut = parts.iter().filter(|(_, next)| next.is_some());
-        let known = cut.filter_map(|(read, _)| read.last().and_then(|row| rows::ended_at(row))).max();
-        let mut ended: Vec<Ended> = parts.iter().flat_map(|(read, _)| read.iter().filter_map(of_row)).collect();
-        ended.retain(|job| known.is_none_or(|known| job.at >= known));
+        let mut ended: Vec<Ended> = read.iter().filter_map(of_row).collect();
         ended.sort_by_key(|ended| Reverse((ended.at, ended.job.job_id)));
-        Ok((ended, is_whole))
+        Ok(ended)
     }
 
     /// The waiting jobs that were submitted last, the newest first, at most `most`. The index has the order of the
@@ -192,7 +168,7 @@ fn jobs_with(value: &str) -> Query {
     Query::of(Table::Jobs, Some(QUEUE), s(value))
 }
 
-/// Over how many values the waiting jobs are spread, and the jobs of one end.
+/// Over how many values the waiting jobs are spread.
 const SPREAD: usize = 8;
 
 /// How many rows to read of each value, so that `most` rows of all these values together are nearly always enough.

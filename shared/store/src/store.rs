@@ -12,8 +12,7 @@ use crate::rows::{self, Record, alloc_key, change, control_key, from_item, job_k
 use crate::tables::{Index, LIVE, Table};
 use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
-use futures::future::{join_all, ready};
-use futures::stream::{Stream, TryStreamExt, select_all, try_unfold};
+use futures::future::{join_all, try_join_all};
 use model::control::{Entry, EntryRow, RunRow};
 use model::functions::{self, POLL_AND_SCALE};
 use model::ids::Ulid;
@@ -30,9 +29,6 @@ use std::time::Duration;
 
 /// How many copies of a job's members are looked for: more than any job keeps rows of.
 const COPIES: u32 = 1000;
-
-/// How many segments of the jobs or events are read at the same time. Such a table may have hundreds of pages.
-const SEGMENTS_OF_PAST: i32 = 8;
 
 /// How often a write is retried after a conflict with another transaction.
 const CONTENTION_RETRIES: u32 = 3;
@@ -88,24 +84,20 @@ impl Store {
         index: Option<Index>,
         segments: i32,
     ) -> Result<Listed<R>, DbError> {
-        let add = |mut listed: Listed<R>, rows: Vec<Row>| {
-            rows.iter().for_each(|row| listed.add(table, row));
-            ready(Ok(listed))
-        };
-        self.scan_pages(Scan::all(table, index), segments).try_fold(Listed::default(), add).await
-    }
-
-    /// The rows of each page of a list, in any order. Several segments are read at the same time.
-    fn scan_pages(&self, all: Scan, segments: i32) -> impl Stream<Item = Result<Vec<Row>, DbError>> + '_ {
-        let segment = move |number| (segments > 1).then_some(Segment { number, of: segments });
-        let scans = (0..segments.max(1)).map(move |number| Scan { segment: segment(number), ..all });
-        select_all(scans.map(move |scan| {
-            Box::pin(try_unfold(Some(None), move |from| async move {
-                let Some(from) = from else { return Ok(None) };
+        let segment = |number| (segments > 1).then_some(Segment { number, of: segments });
+        let scans = (0..segments.max(1)).map(|number| Scan { segment: segment(number), ..Scan::all(table, index) });
+        let lists = scans.map(|scan| async move {
+            let (mut listed, mut from) = (Listed::default(), None);
+            loop {
                 let page = self.db.scan(&scan, from).await?;
-                Ok(Some((page.items, page.next.map(Some))))
-            }))
-        }))
+                page.items.iter().for_each(|row| listed.add(table, row));
+                from = page.next;
+                if from.is_none() {
+                    return Ok(listed);
+                }
+            }
+        });
+        Ok(try_join_all(lists).await?.into_iter().fold(Listed::default(), Listed::and))
     }
 
     /// A list, read to its last page; one page of it, if the query has a limit.
@@ -293,16 +285,6 @@ impl Store {
         Ok(Listed::of(Table::Events, &rows).rows)
     }
 
-    /// Gives every event that can be read to `take`, page by page, in any order. The table may be larger than the
-    /// memory.
-    pub async fn each_event(&self, mut take: impl FnMut(Event) + Send) -> Result<(), DbError> {
-        let take_all = |rows: Vec<Row>| {
-            Listed::of(Table::Events, &rows).rows.into_iter().for_each(&mut take);
-            ready(Ok(()))
-        };
-        self.scan_pages(Scan::all(Table::Events, None), SEGMENTS_OF_PAST).try_for_each(take_all).await
-    }
-
     /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
     /// the version. Returns the record as written.
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
@@ -469,7 +451,7 @@ impl Store {
     /// An event as a write, for a transaction.
     pub fn event_write(event: &Event) -> Write {
         let key = rows::event_key(&event.subject, &event.id);
-        Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::to_item(event)) }
+        Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::event_row(event)) }
     }
 
     /// Writes an event. If it may be told only once within a time, and was told within that time, the result is a
@@ -503,7 +485,7 @@ impl Store {
         if let [event] = always.as_slice() {
             return self.record_event(event).await;
         }
-        let rows: Vec<Item> = always.into_iter().map(rows::to_item).collect();
+        let rows: Vec<Item> = always.into_iter().map(rows::event_row).collect();
         if rows.is_empty() {
             return;
         }

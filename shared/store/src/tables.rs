@@ -107,9 +107,24 @@ pub const LIVE: Index = Index {
     name: "live",
     key: range_key(text("live_node"), text("alloc_id")),
     projected: Some(names![
-        version slot node_id desired client placed_seq placed_at started_at phase awaiting unknown_since_at
-        stopping_since_at replaces replaced_by needs price_per_hour failure_policy
+        slot node_id desired client placed_seq placed_at started_at phase awaiting unknown_since_at stopping_since_at
+        replaces replaced_by needs price_per_hour failure_policy
     ]),
+};
+
+/// Allocs that have ended, spread as [`IDS`], by the time of their end: what costs are computed from. It costs one write at
+/// the end.
+pub const ENDED: Index = Index {
+    name: "ended",
+    key: range_key(text("ended"), number("finished_at")),
+    projected: Some(names![node_id placed_at needs name by share labels]),
+};
+
+/// Events by their time: those of slots, from which costs are computed, apart from the others.
+pub const RECENT: Index = Index {
+    name: "recent",
+    key: range_key(text("recent"), text("id")),
+    projected: Some(names![action reason detail expires_at]),
 };
 
 /// Handles, and waiting jobs, in the order in which a run must look at them. Also the jobs of each array with a limit of failures
@@ -119,7 +134,7 @@ pub const DUE: Index = Index { name: "due", key: range_key(text("due"), number("
 pub const TABLES: &[Definition] = &[
     Definition { table: Table::Nodes, key: key(number("slot")), indexes: &[], expires: false },
     Definition { table: Table::Jobs, key: key(text("job_id")), indexes: &[QUEUE, IDS, NAMES, DUE], expires: true },
-    Definition { table: Table::Allocs, key: key(text("alloc_id")), indexes: &[LIVE], expires: true },
+    Definition { table: Table::Allocs, key: key(text("alloc_id")), indexes: &[LIVE, ENDED], expires: true },
     Definition {
         table: Table::Handles,
         key: range_key(text("node_id"), text("handle")),
@@ -127,7 +142,7 @@ pub const TABLES: &[Definition] = &[
         expires: true,
     },
     Definition { table: Table::Control, key: key(text("key")), indexes: &[], expires: false },
-    Definition { table: Table::Events, key: range_key(text("subject"), text("id")), indexes: &[], expires: true },
+    Definition { table: Table::Events, key: range_key(text("subject"), text("id")), indexes: &[RECENT], expires: true },
 ];
 
 impl Table {

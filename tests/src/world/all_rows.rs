@@ -19,8 +19,6 @@ impl AllRows for Store {
     }
 
     async fn events(&self) -> Result<Vec<Event>, DbError> {
-        let mut events = Vec::new();
-        self.each_event(|event| events.push(event)).await?;
-        Ok(events)
+        Ok(self.newest_events(usize::MAX).await?.rows)
     }
 }

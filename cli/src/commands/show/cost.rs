@@ -45,6 +45,11 @@ fn span(text: &str) -> Result<Span, String> {
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let past = History::read_costs(&cluster.store, args.since, now).await?;
+    if past.from > now - args.since {
+        let kept = rough(now.since(past.from));
+        let limit = "history.finished_days and history.events_days";
+        writeln!(context.err, "ended jobs and events are kept for {kept} ({limit}): only this time counts")?;
+    }
     let mut report = Report::of(&past, args.since, args.by);
     let more = report.lines.len().saturating_sub(args.limit.get());
     report.lines.truncate(args.limit.get());
@@ -96,8 +101,8 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
     if report.unpriced_nodes > 0 {
         writeln!(out, "{}: no record says the price, so nothing is counted", several(report.unpriced_nodes, "node"))?;
     }
-    if report.left_out > 0 {
-        writeln!(out, "{} did not fit into memory: the true sums are higher", several(report.left_out, "event"))?;
+    if report.is_cut {
+        writeln!(out, "only the newest jobs fit into memory: the true sums are higher")?;
     }
     writeln!(out, "{}", report.estimate)?;
     Ok(())

@@ -25,7 +25,7 @@ export const cost = {
         el("strong", null, dollars(report.without_work_usd)), ` is for ${hours(report.without_work_node_s)} without work: booting, idle, silent or going.`),
       el("p", { class: "soft" }, `This is ${report.estimate}.`,
         report.unpriced_nodes > 0 && ` The price of ${several(report.unpriced_nodes, "node")} is not known, and counts nothing.`,
-        report.left_out > 0 && ` ${several(report.left_out, "event")} did not fit into memory: the true sums are higher.`),
+        report.is_cut && " Only the newest jobs fit into memory: the true sums are higher."),
       el("div", { class: "row" }, choice("cost", params, "minutes", "Time", TIMES, "1440"),
         choice("cost", params, "by", "By", [["name", "name"], ["job", "job"], ["size", "size"]], "name")),
       report.lines.length ? table("What it cost, the most expensive first", [...COLUMNS[by], ["Began", l => ago(l.from), "nowrap"],

@@ -12,12 +12,11 @@ use model::{Alloc, AllocId, ClientStatus, Desired, Job, JobId, JobState, NodeId,
 use runtime::answer::ActError;
 
 impl Acting<'_> {
-    /// An alloc, read again. A conflict if its version differs: then the index was behind, and the plan saw an older
+    /// An alloc, read again. A conflict if its summary differs: then the index was behind, and the plan saw an older
     /// state.
     pub(super) async fn alloc(&self, id: AllocId) -> Result<Alloc, ActError> {
         let alloc = self.run.store.alloc(id).await?.ok_or(ActError::CONFLICT)?;
-        let read = self.run.observed.alloc(id).map(|a| a.version);
-        let changed = alloc.summary.client.is_final() || read != Some(alloc.summary.version);
+        let changed = alloc.summary.client.is_final() || self.run.observed.alloc(id) != Some(&alloc.summary);
         if changed { Err(ActError::CONFLICT) } else { Ok(alloc) }
     }
 

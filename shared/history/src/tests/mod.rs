@@ -1,6 +1,5 @@
-//! The past of invented events and records.
+//! The past of invented events and rows.
 
-use super::event_digest::EventDigest;
 use super::*;
 use model::fixtures::{self, at};
 use model::{ActionName, Rng, Subject};
@@ -8,50 +7,51 @@ use model::{ActionName, Rng, Subject};
 const HOUR: Span = Span::from_s(3600);
 
 struct Log {
-    told: EventDigest,
+    told: StoredPast,
+    from: i64,
     n: u64,
 }
 
 impl Log {
-    fn since(s: i64) -> Self {
-        Self { told: EventDigest::since(at(s)), n: 0 }
+    fn since(from: i64) -> Self {
+        Self { told: StoredPast::default(), from, n: 0 }
     }
 
-    fn event(&mut self, s: i64, subject: &Subject, action: ActionName, reason: &str) -> Event {
+    fn event(&mut self, s: i64, slot: u32, action: ActionName) -> Event {
         self.n += 1;
-        Event::new(subject, action, reason, at(s), Span::from_s(99_999), &Rng::seeded(self.n))
+        let subject = Subject::Slot(fixtures::slot(slot));
+        Event::new(&subject, action, "", at(s), Span::from_s(99_999), &Rng::seeded(self.n))
     }
 
     fn slot(&mut self, s: i64, slot: u32, action: ActionName) {
-        let event = self.event(s, &Subject::Slot(fixtures::slot(slot)), action, "");
-        self.told.take(event);
+        let event = self.event(s, slot, action);
+        self.told.events.push(event);
     }
 
     fn clean(&mut self, s: i64, record: &NodeRecord) {
-        let event = self.event(s, &Subject::Slot(record.slot), ActionName::Clean, "");
-        self.told.take(event.of_life(record.life().unwrap()));
+        let event = self.event(s, record.slot.number(), ActionName::Clean);
+        self.told.events.push(event.of_life(record.life().unwrap()));
     }
 
-    fn job(&mut self, s: i64, n: u32, action: ActionName, reason: &str) {
-        let event = self.event(s, &Subject::Job(fixtures::job_id(n)), action, reason);
-        self.told.take(event);
-    }
-
-    /// The end of job `n`, which was on slot `slot`.
+    /// The end of an alloc of job `n`, which was on slot `slot`.
     fn used(&mut self, (from, to): (i64, i64), n: u32, slot: u32, vcpus: u32, name: Option<&str>) {
-        let event = self.event(to, &Subject::Alloc(fixtures::alloc_id(n)), ActionName::EndAlloc, "complete");
-        let event = event
-            .with("node_id", fixtures::node_id(slot).to_string())
-            .with("placed_at", at(from).as_ms())
-            .with("vcpus", vcpus);
-        self.told.take(match name {
-            Some(name) => event.with("name", name),
-            None => event,
+        let copy = u32::try_from(self.told.ended.len()).unwrap();
+        self.told.ended.push(EndedAlloc {
+            alloc_id: model::AllocId { copy, ..fixtures::alloc_id(n) },
+            node_id: fixtures::node_id(slot),
+            placed_at: at(from),
+            finished_at: at(to),
+            needs: model::Needs { vcpus, ..model::Needs::default() },
+            name: name.map(str::to_owned),
+            by: None,
+            labels: BTreeMap::new(),
         });
     }
 
-    fn past(self, present: PresentRecords, now: i64) -> History {
-        History::of(self.told, present, at(now))
+    /// The past with these records of nodes.
+    fn past<const N: usize>(mut self, nodes: [NodeRecord; N], now: i64) -> History {
+        self.told.nodes = nodes.into();
+        History::of(self.told, at(self.from), at(now))
     }
 }
 
@@ -82,7 +82,7 @@ fn a_life() -> Log {
 
 #[test]
 fn a_life_has_its_phases() {
-    let past = a_life().past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 3600);
+    let past = a_life().past([cleaned(0, 720)], 3600);
     assert_eq!(past.lives.len(), 1);
     assert_eq!(
         phases(&past, 0),
@@ -106,26 +106,26 @@ fn a_lost_event_is_mended_by_the_record_or_by_the_next_life() {
     // Only the launch of the present node has an event.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
-    let past = log.past(PresentRecords { nodes: vec![fixtures::ready(0)], ..PresentRecords::default() }, 100);
+    let past = log.past([fixtures::ready(0)], 100);
     assert_eq!(phases(&past, 0), [(Phase::Booting, 0, 60), (Phase::Idle, 60, 100)]);
     assert_eq!((past.lives.len(), past.lives[0].to, past.lives[0].node_id), (1, None, Some(fixtures::node_id(0))));
     // The end of a life has no event. The record is free.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     log.slot(60, 0, ActionName::Ready);
-    let past = log.past(PresentRecords { nodes: vec![cleaned(0, 300)], ..PresentRecords::default() }, 900);
+    let past = log.past([cleaned(0, 300)], 900);
     assert_eq!(past.lives[0].to, Some(at(300)));
     // Neither the end of one life nor the launch of the next has an event.
     let mut log = Log::since(-900);
     log.slot(-800, 0, ActionName::Ready);
-    let past = log.past(PresentRecords { nodes: vec![fixtures::ready(0)], ..PresentRecords::default() }, 100);
+    let past = log.past([fixtures::ready(0)], 100);
     let ends: Vec<_> = past.lives.iter().map(|l| (l.from, l.to)).collect();
     assert_eq!(ends, [(at(-800), Some(at(0))), (at(0), None)]);
     // A launch that came to nothing costs nothing.
     let mut log = Log::since(0);
     log.slot(1, 0, ActionName::Launch);
     log.slot(70, 0, ActionName::Abandon);
-    assert_eq!(log.past(PresentRecords::default(), 900).lives, []);
+    assert_eq!(log.past([], 900).lives, []);
 }
 
 #[test]
@@ -135,8 +135,7 @@ fn events_may_come_in_any_order() {
     let mut other = Log::since(100);
     steps.iter().for_each(|(s, action)| one.slot(*s, 3, *action));
     steps.iter().rev().for_each(|(s, action)| other.slot(*s, 3, *action));
-    let present = || PresentRecords { nodes: vec![cleaned(3, 600)], ..PresentRecords::default() };
-    let (one, other) = (one.past(present(), 900), other.past(present(), 900));
+    let (one, other) = (one.past([cleaned(3, 600)], 900), other.past([cleaned(3, 600)], 900));
     assert_eq!(one.lives, other.lives);
     assert_eq!(phases(&one, 0), [(Phase::Idle, 100, 500), (Phase::Going, 500, 600)]);
 }
@@ -144,41 +143,50 @@ fn events_may_come_in_any_order() {
 #[test]
 fn a_life_that_was_over_before_is_not_kept() {
     let mut log = a_life();
-    log.told.from = at(10_000);
-    let past = log.past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 20_000);
-    assert_eq!(past.lives, []);
-    let mut log = Log::since(10_000);
-    for n in 0..100 {
-        log.slot(n * 50, 0, ActionName::Launch);
-        log.slot(n * 50 + 40, 0, ActionName::Clean);
-    }
+    log.from = 10_000;
+    assert_eq!(log.past([cleaned(0, 720)], 20_000).lives, []);
+}
+
+/// Only the events of the span are read.
+#[test]
+fn a_life_that_began_before_has_its_phases_from_then_on() {
+    let mut log = Log::since(300);
+    log.slot(700, 0, ActionName::ShutDown);
+    log.clean(720, &fixtures::ready(0));
+    log.slot(500, 1, ActionName::Ready);
+    log.slot(400, 3, ActionName::Disconnect);
+    log.used((100, 400), 1, 0, 1, None);
+    let past = log.past([cleaned(0, 720), fixtures::ready(1), fixtures::ready(2), cleaned(3, 600)], 900);
     assert_eq!(
-        log.told.slots.get(&fixtures::slot(0)).map(Vec::len),
-        Some(1),
-        "of each slot only the last step is kept"
+        phases(&past, 0),
+        [(Phase::Working, 300, 400), (Phase::Idle, 400, 700), (Phase::Going, 700, 720)],
+        "its price is in the event of its end"
     );
+    assert_eq!(past.lives[0].price, Some(Usd::from_micros(100_000)));
+    assert_eq!(phases(&past, 1), [(Phase::Booting, 300, 500), (Phase::Idle, 500, 900)]);
+    assert_eq!(phases(&past, 2), [(Phase::Idle, 300, 900)], "nothing happened to it");
+    assert_eq!(phases(&past, 3), [(Phase::Silent, 400, 600)], "nothing says when it began");
 }
 
 #[test]
-fn jobs_wait_from_their_submission_to_their_place() {
+fn jobs_wait_from_their_submission_until_they_are_placed_or_end() {
     let mut log = Log::since(0);
-    log.job(70, 1, ActionName::Place, "it fits");
-    log.job(100, 1, ActionName::EndJob, "queued: member 0 failed");
-    log.job(130, 1, ActionName::Place, "it fits");
-    log.job(200, 1, ActionName::EndJob, "complete");
-    // Job 2 waits. Job 3 waits too, and has no event.
-    let waiting = |n: u32| fixtures::job(n).summary;
-    log.job(50, 2, ActionName::Wait, "no room");
-    let past = log.past(PresentRecords { jobs: vec![waiting(2), waiting(3)], ..PresentRecords::default() }, 400);
+    log.used((70, 100), 1, 0, 1, None);
+    log.used((130, 200), 1, 0, 1, None);
+    // Job 2 waits, and job 3 waits again. Job 4 was cancelled before it was placed.
+    log.used((60, 90), 3, 0, 1, None);
+    log.told.jobs = vec![fixtures::job(2).summary, fixtures::job(3).summary];
+    log.told.unfinished = vec![store::Ended { job: fixtures::job(4).summary, at: at(50) }];
+    let past = log.past([], 400);
     let s = |t: Time| t.since(at(0)).as_ms() / 1000;
     let mut waits: Vec<_> = past.waits.iter().map(|(from, to)| (s(*from), s(*to))).collect();
     waits.sort_unstable();
-    assert_eq!(waits, [(0, 70), (0, 400), (0, 400), (100, 130)]);
+    assert_eq!(waits, [(0, 50), (0, 60), (0, 70), (0, 400), (90, 400), (100, 130)]);
 }
 
 #[test]
 fn a_series_has_means() {
-    let past = a_life().past(PresentRecords { nodes: vec![cleaned(0, 720)], ..PresentRecords::default() }, 1000);
+    let past = a_life().past([cleaned(0, 720)], 1000);
     let series = Series::of(&past, Span::from_s(1000), 10);
     let of = |phase: Phase| series.nodes.iter().find(|(p, _)| *p == phase).map(|(_, v)| v.clone()).unwrap();
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
@@ -209,7 +217,7 @@ fn shared() -> History {
     log.used((600, 4200), 2, 0, 1, None);
     log.used((4200, 7800), 3, 0, 0, Some("train"));
     log.clean(9000, &fixtures::ready(0));
-    log.past(PresentRecords { nodes: vec![cleaned(0, 9000)], ..PresentRecords::default() }, 10_000)
+    log.past([cleaned(0, 9000)], 10_000)
 }
 
 #[test]
@@ -244,12 +252,14 @@ fn live_work_counts_until_now_and_a_life_without_a_price_counts_nothing() {
     log.slot(0, 0, ActionName::Launch);
     // Nothing says of which size this node was.
     log.slot(10, 1, ActionName::Ready);
-    let nodes = vec![fixtures::ready(0), cleaned(1, 500)];
-    let placed = model::JobSummary { state: JobState::Placed, ..named };
-    let past = log.past(
-        PresentRecords { nodes, allocs: vec![alloc.summary], jobs: vec![placed], ..PresentRecords::default() },
-        3700,
-    );
+    (log.told.live, log.told.jobs) =
+        (vec![alloc.summary], vec![model::JobSummary { state: JobState::Placed, ..named }]);
+    // The index of ended allocs may be ahead of the index of live ones.
+    let live = model::Alloc::place(fixtures::alloc_id(6), &fixtures::job(6), &fixtures::ready(0), at(100)).unwrap();
+    log.used((100, 100), 6, 0, 64, None);
+    log.told.ended[0].alloc_id = live.id();
+    log.told.live.push(live.summary);
+    let past = log.past([fixtures::ready(0), cleaned(1, 500)], 3700);
     let report = Report::of(&past, HOUR, By::Name);
     let lines: Vec<_> = report.lines.iter().map(|l| (l.what.as_str(), l.usd, l.node_s)).collect();
     assert_eq!(lines, [("now", Usd::from_micros(100_000), 3600)]);
@@ -257,42 +267,18 @@ fn live_work_counts_until_now_and_a_life_without_a_price_counts_nothing() {
 }
 
 #[test]
-fn the_newest_events_are_kept_and_memory_is_bounded() {
-    let mut log = Log::since(0);
-    for s in 0..1000 {
-        log.slot(s, 0, ActionName::Drain);
-    }
-    let past = log.past(PresentRecords::default(), 2000);
-    assert_eq!((past.latest.len(), past.latest[0].at(), past.latest[499].at()), (500, at(999), at(500)));
-    let mut log = Log::since(0);
-    let most = u32::try_from(MOST).unwrap();
-    for n in 0..most + 7 {
-        log.told.queue_change_for_tests(fixtures::job_id(n), at(i64::from(n)));
-    }
-    assert_eq!(log.told.left_out, 7);
-}
-
-#[test]
 fn what_is_no_event_of_ours_is_passed_over() {
-    let mut told = EventDigest::since(at(0));
-    for (subject, action) in [
-        ("slot#x", "launch"),
-        ("slot#999999999", "launch"),
-        ("job#y", "place"),
-        ("alloc#z", "end_alloc"),
-        ("", ""),
-        ("slot#1", "of_the_future"),
-        ("alloc#01JD0000000000000000000000.0.0", "end_alloc"),
-    ] {
-        told.take(Event {
+    for (subject, action) in [("slot#x", "launch"), ("slot#999999999", "launch"), ("", ""), ("slot#1", "of_the_future")]
+    {
+        let event = Event {
             subject: subject.into(),
             id: "no ulid".into(),
             action: action.into(),
             reason: String::new(),
-            detail: BTreeMap::from([("vcpus".to_owned(), "many".into())]),
+            detail: BTreeMap::from([("size".to_owned(), 7.into())]),
             expires_at: 0,
             once: None,
-        });
+        };
+        assert!(timeline::steps(vec![event]).is_empty(), "{subject} {action}");
     }
-    assert!(told.slots.is_empty() && told.uses.is_empty() && told.left_out == 0);
 }

@@ -25,6 +25,8 @@ pub struct Alloc {
     /// The part that planning needs.
     #[serde(flatten)]
     pub summary: AllocSummary,
+    /// Raised by every write.
+    pub version: Version,
     /// Of its job, for whoever counts what jobs use.
     pub name: Option<String>,
     pub by: Option<String>,
@@ -79,7 +81,6 @@ impl Alloc {
         Some(Self {
             summary: AllocSummary {
                 alloc_id: id,
-                version: Version::UNWRITTEN,
                 slot: node.slot,
                 node_id: life.node_id,
                 desired: Desired::Run,
@@ -97,6 +98,7 @@ impl Alloc {
                 needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy.of_alloc(),
             },
+            version: Version::UNWRITTEN,
             name: job.summary.name.clone(),
             by: job.summary.by.clone(),
             labels: job.summary.labels.clone(),

@@ -128,8 +128,6 @@ impl JobSummary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocSummary {
     pub alloc_id: AllocId,
-    /// Raised by every write.
-    pub version: Version,
     pub slot: Slot,
     pub node_id: NodeId,
     pub desired: Desired,
@@ -157,6 +155,22 @@ pub struct AllocSummary {
     pub price_per_hour: Usd,
     #[serde(default)]
     pub failure_policy: FailurePolicy,
+}
+
+/// The attributes of an ended alloc that costs are computed from. The `ended` index projects them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndedAlloc {
+    pub alloc_id: AllocId,
+    pub node_id: NodeId,
+    pub placed_at: Time,
+    pub finished_at: Time,
+    #[serde(default)]
+    pub needs: Needs,
+    /// Of its job.
+    pub name: Option<String>,
+    pub by: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 impl AllocSummary {

@@ -19,7 +19,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use end::End;
 use json::{attribute, plain, to_json};
 use model::control::{Entry, EntryRow};
-use model::events::Once;
+use model::events::{Event, Once};
 use model::{
     Alloc, AllocId, Array, ControlKey, FailurePolicy, Handle, Job, JobId, JobState, Needs, NodeId, NodeRecord, Slot,
     Time, Version, Work,
@@ -225,12 +225,14 @@ impl Record for Alloc {
     fn key(&self) -> Key {
         alloc_key(self.id())
     }
-    versioned!(summary.version);
-    const INDEXED: &'static [&'static str] = &["live_node"];
+    versioned!(version);
+    const INDEXED: &'static [&'static str] = &["ended", "live_node"];
     fn index(&self, item: &mut Item) {
-        if !self.summary.client.is_final() {
-            item.insert("live_node".into(), s(self.summary.node_id));
-        }
+        let (name, value) = match self.summary.client.is_final() {
+            true => ("ended", s(tail(self.id().job_id))),
+            false => ("live_node", s(self.summary.node_id)),
+        };
+        item.insert(name.into(), value);
     }
 }
 
@@ -264,6 +266,29 @@ pub fn handle_key(node: NodeId, handle: &str) -> Key {
 
 pub(crate) fn event_key(subject: &str, id: &str) -> Key {
     Key { table: Table::Events, hash: s(subject), range: Some(s(id)) }
+}
+
+/// The row of an event. A row with the key of a submission is none, and is in no list of events.
+pub(crate) fn event_row(event: &Event) -> Item {
+    let kind = match event.subject.split_once('#') {
+        Some(("key", _)) => None,
+        Some((SLOT_EVENTS, _)) => Some(SLOT_EVENTS),
+        _ => Some(OTHER_EVENTS),
+    };
+    let last = event.id.chars().next_back().and_then(|last| TAILS.find(last));
+    let recent = kind.zip(last).map(|(kind, last)| ("recent".to_owned(), s(recent(kind, last % EVENTS_SPREAD))));
+    to_item(event).into_iter().chain(recent).collect()
+}
+
+/// The kinds of `recent`: events of slots are read apart.
+pub(crate) const SLOT_EVENTS: &str = "slot";
+pub(crate) const OTHER_EVENTS: &str = "other";
+
+/// Over how many values of `recent` the events of a kind are spread, by the last character of their ids.
+pub(crate) const EVENTS_SPREAD: usize = 8;
+
+pub(crate) fn recent(kind: &str, part: usize) -> String {
+    format!("{kind}#{part}")
 }
 
 /// Notes that an event was told. The write is a conflict for as long as the event must not be told again.

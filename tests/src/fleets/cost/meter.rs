@@ -199,7 +199,8 @@ impl Db for Meter {
         result
     }
     async fn put_new(&self, table: Table, rows: &[Item]) -> Result<(), DbError> {
-        let written: f64 = rows.iter().map(|row| write_units(table, None, Some(row)).0).sum();
+        let written: f64 =
+            rows.iter().map(|row| write_units(table, None, Some(row))).map(|(row, index)| row + index).sum();
         self.count(Use { writes: written, calls: rows.len().div_ceil(BATCH_ROWS) as f64, ..Use::default() });
         Ok(())
     }
