@@ -310,8 +310,9 @@ def ended_jobs(local, count):
     env = local.environment()
     local.run("submit", "--wait", "--name", "ended", "--", "true")
     job_id = json.loads(local.run("jobs", "--all", "--name", "ended", "--json").stdout)[0]["job_id"]
-    database = boto3.client("dynamodb", endpoint_url=env["AWS_ENDPOINT_URL_DYNAMODB"], region_name="us-east-1", aws_access_key_id="x",
-                            aws_secret_access_key="x", config=Config(max_pool_connections=16))
+    database = boto3.client("dynamodb", endpoint_url=env["AWS_ENDPOINT_URL_DYNAMODB"], region_name=env["AWS_REGION"],
+                            aws_access_key_id=env["AWS_ACCESS_KEY_ID"], aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+                            aws_session_token=env.get("AWS_SESSION_TOKEN"), config=Config(max_pool_connections=16))
     tables = {name.rpartition("-")[2]: name for name in database.list_tables()["TableNames"]}
 
     def row(table, **key):

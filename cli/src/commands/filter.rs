@@ -86,6 +86,11 @@ impl JobFilter {
         self.states.is_empty() && self.name.is_none() && self.since.is_none() && self.owner.is_empty()
     }
 
+    /// The states that the filter names; none for all.
+    pub(super) fn states(&self) -> &[JobState] {
+        &self.states
+    }
+
     /// Whether the filter names ended states.
     pub(super) fn wants_ended(&self) -> bool {
         self.states.iter().any(|state| state.is_ended())

@@ -49,7 +49,7 @@ pub(crate) use fleet::Fleet;
 pub(crate) use list::ListQuery;
 pub(crate) use live::{EndedJobs, LiveView};
 pub(crate) use next::{JobWait, NextRun};
-pub(crate) use rows::{JobRow, by_array, event_row, folded, node_row, retry_rules, with};
+pub(crate) use rows::{JobRow, by_array, end_row, event_row, folded, node_row, retry_rules, with};
 
 use crate::console::{Cluster, WallClock};
 use cached::Cached;
@@ -65,7 +65,7 @@ use store::Store;
 pub(crate) const PAST: Span = Span::from_s(7 * 86_400);
 
 /// How many events are shown.
-const EVENTS: usize = 500;
+pub(crate) const EVENTS: usize = 500;
 
 /// How many jobs of a list have their commands, so that a search finds words in them.
 const COMPLETED: usize = 5000;

@@ -9,8 +9,8 @@ use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
 use model::{
-    ActionName, AllocId, Array, Capacity, EndCause, Event, Job, JobId, JobState, JobSummary, NodeRecord, Slot, Span,
-    Time,
+    ActionName, AllocId, Array, Capacity, EndCause, Event, Job, JobId, JobState, JobSummary, NodeRecord, Reason, Slot,
+    Span, Subject, Time,
 };
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -178,6 +178,19 @@ const HOUSEKEEPING: [ActionName; 10] = [
 pub(crate) fn event_row(event: &Event, name: Option<String>) -> Value {
     let housekeeping = event.action.parse::<ActionName>().is_ok_and(|action| HOUSEKEEPING.contains(&action));
     with(json!(event), json!({ "at": event.at(), "housekeeping": housekeeping, "name": name }))
+}
+
+/// The end of a job as an event on the page: its row tells it, and no event does.
+pub(crate) fn end_row(job: &JobRow) -> Option<Value> {
+    let JobSummary { job_id, name, state, tries, .. } = &job.summary;
+    let why = tries.cause.as_ref().filter(|_| *state != JobState::Complete);
+    let message = why.map_or_else(String::new, |why| format!(": {why}"));
+    let reason = Reason::JobNow { state: *state, message }.to_string();
+    let (subject, action) = (Subject::Job(*job_id).to_string(), ActionName::EndJob);
+    let at = job.finished_at?;
+    Some(
+        json!({ "id": job_id, "at": at, "subject": subject, "action": action, "reason": reason, "name": name, "housekeeping": false }),
+    )
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -1,21 +1,18 @@
 //! What happened to something, and why, in the order of time. A job has a story, with what happened to all its allocs.
 //!
-//! Events tell most of it. Rows tell what has no event of its own: the row of a job its submission, and the row of an alloc its
-//! placement and its start. If the end of an alloc changes the state of its job, one event tells both.
+//! Rows tell the ordinary course: the row of a job its submission and its end, and the row of an alloc its placement, its start and
+//! its end. Events tell the rest, such as a retry.
 //!
 //! Guarantees: each happening is told once, with the reason that was stored.
 //! Does not: show events of nodes in the story of a job, or rows and events that are no longer kept.
 
 use crate::console::show::several;
 use futures::{StreamExt, TryStreamExt, stream};
-use model::events::{ENDED_ALLOC, ENDED_AS, FOR_COSTS};
-use model::{ActionName, Alloc, AllocId, Event, Job, JobId, JobSummary, Span, Subject, Time};
+use model::events::FOR_COSTS;
+use model::{ActionName, Alloc, AllocId, Event, Job, JobId, JobSummary, Reason, Subject, Time};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use store::{DbError, Store};
-
-/// The event of a placement is written at most this long after the placement.
-const SAME_RUN: Span = Span::from_s(60);
 
 /// The most events of a job or an alloc that are read, and the most happenings that are shown.
 const WHOLE: i32 = 1000;
@@ -64,20 +61,14 @@ async fn of_job(store: &Store, id: JobId, only: Option<AllocId>) -> Result<Vec<H
         (None, Some(job)) => store.allocs_of([job]).await?.rows,
         (None, None) => Vec::new(),
     };
-    let (placements, others): (Vec<&Event>, Vec<&Event>) =
-        events.iter().partition(|e| e.action == ActionName::Place.as_str());
-    let mut story: Vec<Happening> = job.iter().map(Happening::of_submission).collect();
-    story.extend(others.into_iter().flat_map(Happening::of_event));
-    let mut told_by_rows = BTreeSet::new();
-    for alloc in &allocs {
-        let placed_at = alloc.summary.placed_at;
-        let of_placement = |e: &&&Event| e.at() >= placed_at && e.at().since(placed_at) <= SAME_RUN;
-        let event = placements.iter().rev().find(of_placement);
-        told_by_rows.extend(event.map(|e| e.at()));
-        story.extend(of_row(alloc, event.map(|e| e.reason.as_str())));
+    let mut story: Vec<Happening> = job.iter().flat_map(of_job_row).collect();
+    // A person ends a job with an event that says who did; a rejection has one, too.
+    let ends = [ActionName::Cancel, ActionName::Reject].map(ActionName::as_str);
+    if events.iter().any(|event| ends.contains(&event.action.as_str())) {
+        story.retain(|happening| happening.action != ActionName::EndJob.as_str());
     }
-    // Events are kept longer than the rows of old allocs.
-    story.extend(placements.iter().filter(|e| !told_by_rows.contains(&e.at())).flat_map(|e| Happening::of_event(e)));
+    story.extend(events.iter().map(Happening::of_event));
+    story.extend(allocs.iter().flat_map(of_alloc_row));
     let ids: BTreeSet<AllocId> = allocs.iter().rev().map(Alloc::id).take(ALLOCS).chain(only).collect();
     let read: Vec<Vec<Happening>> =
         stream::iter(ids).map(|id| events_of_one(store, id)).buffered(AT_ONCE).try_collect().await?;
@@ -89,7 +80,7 @@ async fn of_job(store: &Store, id: JobId, only: Option<AllocId>) -> Result<Vec<H
 async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbError> {
     let events = store.history(&Subject::Alloc(id).to_string(), WHOLE).await?;
     let events = events.iter().filter(|e| e.action != ActionName::Replace.as_str());
-    Ok(events.flat_map(Happening::of_event).collect())
+    Ok(events.map(Happening::of_event).collect())
 }
 
 /// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
@@ -107,18 +98,9 @@ fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Hap
 }
 
 impl Happening {
-    /// The happening of an event, after the end of an alloc that the event also tells.
-    fn of_event(event: &Event) -> impl Iterator<Item = Self> {
+    fn of_event(event: &Event) -> Self {
         let Event { subject, action, reason, .. } = event.clone();
-        let own = Self { at: event.at(), subject, action, reason };
-        let text = |name: &str| event.detail.get(name)?.as_str();
-        let ended = text(ENDED_ALLOC).zip(text(ENDED_AS)).map(|(alloc, reason)| Self {
-            at: event.at(),
-            subject: format!("alloc#{alloc}"),
-            action: ActionName::EndAlloc.to_string(),
-            reason: reason.to_owned(),
-        });
-        ended.into_iter().chain([own])
+        Self { at: event.at(), subject, action, reason }
     }
 
     /// The happening of an event that is not of a job, with all that the event says.
@@ -130,21 +112,25 @@ impl Happening {
         }
         Self { at: event.at(), subject, action, reason }
     }
-
-    fn of_submission(job: &Job) -> Self {
-        let JobSummary { submitted_at, priority, needs, by, .. } = &job.summary;
-        let by = by.as_ref().map(|by| format!("by {by}: ")).unwrap_or_default();
-        Self {
-            at: *submitted_at,
-            subject: Subject::Job(job.summary.job_id).to_string(),
-            action: ActionName::Submit.to_string(),
-            reason: format!("{by}priority {priority}, {} node(s)", needs.nodes),
-        }
-    }
 }
 
-/// The placement and the start of an alloc. `fits` says why its nodes were chosen, if that is known.
-fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
+/// The submission of a job, and its end.
+fn of_job_row(job: &Job) -> Vec<Happening> {
+    let JobSummary { submitted_at, priority, needs, by, .. } = &job.summary;
+    let by = by.as_ref().map(|by| format!("by {by}: ")).unwrap_or_default();
+    let happened = |at: Time, action: ActionName, reason: String| Happening {
+        at,
+        subject: Subject::Job(job.summary.job_id).to_string(),
+        action: action.to_string(),
+        reason,
+    };
+    let submitted = format!("{by}priority {priority}, {} node(s)", needs.nodes);
+    let ended = job.finished_at.map(|at| happened(at, ActionName::EndJob, job.now_reason().to_string()));
+    std::iter::once(happened(*submitted_at, ActionName::Submit, submitted)).chain(ended).collect()
+}
+
+/// The placement, the start and the end of an alloc.
+fn of_alloc_row(alloc: &Alloc) -> Vec<Happening> {
     let summary = &alloc.summary;
     let happened = |at: Time, action: &str, reason: String| Happening {
         at,
@@ -157,13 +143,14 @@ fn of_row(alloc: &Alloc, fits: Option<&str>) -> Vec<Happening> {
             "a copy on slot {} ({}): {original} is unknown, and its job wants a copy meanwhile",
             summary.slot, summary.node_id
         ),
-        None => {
-            let fits = fits.map(|why| format!(": {why}")).unwrap_or_default();
-            format!("on slot {} ({}){fits}", summary.slot, summary.node_id)
-        }
+        None => format!("on slot {} ({})", summary.slot, summary.node_id),
     };
     // The clocks of two functions may differ. A start is never shown before its placement.
     let started_at = summary.started_at.map(|at| at.max(summary.placed_at));
     let started = started_at.map(|at| happened(at, "start", "reported by its node".to_owned()));
-    std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).collect()
+    let ended = alloc.finished_at.zip(alloc.cause.clone()).map(|(at, cause)| {
+        let reason = Reason::AllocEndedAs { client: summary.client, cause };
+        happened(at, ActionName::EndAlloc.as_str(), reason.to_string())
+    });
+    std::iter::once(happened(summary.placed_at, "place", placed)).chain(started).chain(ended).collect()
 }

@@ -8,8 +8,8 @@ use crate::console::show::without_nulls;
 use crate::view::live_output::last_lines;
 use crate::view::status::counts;
 use crate::view::{
-    Fleet, JobRow, ListQuery, PAST, ViewSource, Views, attention, event_row, find, folded, job_detail, node_detail,
-    with,
+    EVENTS, Fleet, JobRow, ListQuery, PAST, ViewSource, Views, attention, end_row, event_row, find, folded, job_detail,
+    node_detail, with,
 };
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
@@ -19,6 +19,7 @@ use model::functions::FUNCTIONS;
 use model::{ClientStatus, JobId, Slot, Span, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::str::FromStr;
@@ -183,11 +184,13 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQue
         let job: JobId = id.split('.').next()?.parse().ok()?;
         names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
+    let ended = live.jobs(&stored);
     let rows = events.iter().map(|event| event_row(event, name(&event.subject)));
-    dated(
-        live.present.now,
-        wanted.of(rows.collect(), |row| text(row, "/subject").split('#').next().unwrap_or_default()),
-    )
+    let mut rows: Vec<Value> = rows.chain(ended.iter().filter_map(end_row)).collect();
+    rows.sort_by_key(|row| Reverse(row.get("at").and_then(Value::as_i64)));
+    rows.truncate(EVENTS);
+    let part = wanted.of(rows, |row| text(row, "/subject").split('#').next().unwrap_or_default());
+    dated(live.present.now, part)
 }
 
 /// A span of time that ends now.

@@ -207,8 +207,6 @@ async fn a_job_is_told_whole_without_its_environment() {
         ..Ending::lost("its node is gone")
     };
     served.store.write(Some(&alloc), &alloc.end(&ending, Span::from_s(99_999), at(800)), Vec::new()).await.unwrap();
-    let (subject, keep) = (Subject::Alloc(alloc.id()), Span::from_s(99_999));
-    served.store.record_event(&Event::of_change(&subject, ActionName::EndAlloc, "lost", at(800), keep)).await;
     let (_, text) = served.answer(&format!("/api/jobs/{}", id(1))).await;
     assert!(!text.contains("hunter2"), "{text}");
     let job: Value = serde_json::from_str(&text).unwrap();
@@ -243,6 +241,9 @@ async fn the_past_events_and_costs_are_told() {
     let events = served.json("/api/events?q=train").await;
     assert_eq!(column(&events, "action"), ["place", "submit"]);
     assert_eq!(events["rows"][0]["housekeeping"], false);
+    // Ends have no events: the rows of the jobs tell them.
+    let ends = served.json("/api/events?q=end_job").await;
+    assert_eq!(column(&ends, "reason"), ["complete", "failed"]);
     let past = served.json("/api/history?minutes=10&parts=10").await;
     assert_eq!(past["nodes"][0], json!(["working", [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]));
     assert_eq!(past["waiting"][9], 2.0);

@@ -245,14 +245,7 @@ impl AllocReporting<'_> {
             self.record = record;
         }
         self.room_is_wanted |= next.is_none() && room.is_wanted;
-        if let Some(NextPlaced { job, .. }) = next {
-            self.handed_on.insert(alloc.id());
-            let (subject, reason) =
-                (Subject::Job(job.summary.job_id), Reason::FitsOn { slots: vec![self.record.slot] });
-            let event =
-                Event::new(&subject, ActionName::Place, &reason.to_string(), now, keep.events, ingest.store.rng());
-            ingest.store.record_event(&event).await;
-        }
+        self.handed_on.extend(next.map(|_| alloc.id()));
         Ok(())
     }
 

@@ -291,7 +291,8 @@ const AN_HOUR: Span = Span::from_s(3600);
 /// other action leaves one only if it was carried out.
 const fn leaves_event(action: ActionName, outcome: ActionOutcome) -> bool {
     match outcome {
-        ActionOutcome::Done => true,
+        // The row of the alloc shows the placement.
+        ActionOutcome::Done => !matches!(action, ActionName::Place),
         ActionOutcome::Reported => matches!(action, ActionName::Warn | ActionName::HoldBack),
         ActionOutcome::Conflict | ActionOutcome::Failed | ActionOutcome::Left => false,
     }

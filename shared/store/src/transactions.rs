@@ -3,7 +3,7 @@
 //! Jobs and allocs end only here: whoever ends one calls a function of this module.
 //!
 //! Guarantees: the end of an alloc is **one** transaction: the alloc, its removal from the sets of the node and the
-//! job, the job's transition, the next look at its handle, and the events. The transaction also checks the versions of
+//! job, the job's transition, and the next look at its handle. The transaction also checks the versions of
 //! the other copies that the job's transition depends on. A record is cleaned only after its allocs have ended and its
 //! handles' rows are deleted. If a run is killed at any point, the same call finishes the work.
 //! Does not: decide when any of this is due.
@@ -12,21 +12,17 @@ use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_han
 use crate::db::{DbError, WriteError, ignore_conflict};
 use crate::handles::{HandleRow, handle_row};
 use crate::placing::{Placing, place_one};
-use crate::retention::Retention;
+use crate::retention::{Retention, event_of};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
 use crate::together::Attempts;
 use crate::write::{Cond, Write};
-use model::events::{ENDED_ALLOC, ENDED_AS};
 use model::stored::S3Prefix;
 use model::{
     ActionName, Alloc, AllocId, ClientStatus, ClusterName, Control, Ending, Event, Handle, HandleState, Job, JobId,
     JobSet, MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeRecord, Reason, Span, Subject, Time, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How much of a job's name an event keeps, in characters.
-const MAX_NAME: usize = 100;
 
 /// What the transaction of an end does besides.
 #[derive(Clone, Copy, Default)]
@@ -58,7 +54,7 @@ pub async fn end_alloc(
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
     let id = alloc.id();
-    let Counted { mut writes, name, event } = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
+    let mut writes = count_member(store, alloc, ending, JobSet::Leaves, keep, now).await?;
     let handed_on = next.is_some_and(|next| !next.needs_run);
     writes.push(change(Some(alloc), &Alloc { handed_on, ..alloc.end(ending, keep.finished, now) }).0);
     let mut written = None;
@@ -82,28 +78,8 @@ pub async fn end_alloc(
         HandleRow::Absent => writes.extend(written.as_ref().and_then(|node| new_handle(id, node, ending, keep, now))),
         HandleRow::Unreadable => {}
     }
-    let reason = Reason::AllocEndedAs { client: ending.client(), cause: ending.cause.clone() }.to_string();
-    let event = match event {
-        Some(event) => event.with(ENDED_ALLOC, id.to_string()).with(ENDED_AS, reason),
-        None => Event::of_change(&Subject::Alloc(id), ActionName::EndAlloc, &reason, now, keep.events),
-    };
-    writes.push(Store::event_write(&with_use(event, alloc, name.as_deref())));
     store.transact(&writes).await?;
     Ok(written)
-}
-
-/// The event with what the alloc used, so that its cost can be computed after its row is gone.
-fn with_use(event: Event, alloc: &Alloc, name: Option<&str>) -> Event {
-    let seen = &alloc.summary;
-    let event = event
-        .with("node_id", seen.node_id.to_string())
-        .with("placed_at", seen.placed_at.as_ms())
-        .with("vcpus", seen.needs.vcpus);
-    match name {
-        // An event costs one write unit, up to 1 KiB.
-        Some(name) => event.with("name", name.chars().take(MAX_NAME).collect::<String>()),
-        None => event,
-    }
 }
 
 /// How long the handle of an alloc with this end is kept for people to look at.
@@ -161,9 +137,7 @@ pub async fn stop_and_count_lost(
     let mut writes = vec![change(Some(alloc), &stopped).0];
     // It is told to stop as late as its stop allows: the drain counts as over.
     let over_at = node.life().and_then(|life| life.drain_by_at).unwrap_or(now);
-    let counted = count_member(store, alloc, &node.loses(reason, over_at), JobSet::Stays, keep, now).await?;
-    writes.extend(counted.writes);
-    writes.extend(counted.event.as_ref().map(Store::event_write));
+    writes.extend(count_member(store, alloc, &node.loses(reason, over_at), JobSet::Stays, keep, now).await?);
     let event = node.bump_seq(now).map_err(|_| WriteError::CONFLICT)?;
     let (write, event) = change(Some(node), &event);
     writes.push(write);
@@ -171,15 +145,8 @@ pub async fn stop_and_count_lost(
     Ok(event)
 }
 
-/// How a job counts the end of one of its members.
-struct Counted {
-    /// The change of the job, and checks that the other live copies of the member are unchanged.
-    writes: Vec<Write>,
-    name: Option<String>,
-    /// The event of the job, if its state changes.
-    event: Option<Event>,
-}
-
+/// How a job counts the end of one of its members: its change, checks that the other live copies of the member are unchanged, and
+/// an event if the job does not end: its row will not tell why it waited again.
 async fn count_member(
     store: &Store,
     alloc: &Alloc,
@@ -187,10 +154,10 @@ async fn count_member(
     set: JobSet,
     keep: Retention,
     now: Time,
-) -> Result<Counted, WriteError> {
+) -> Result<Vec<Write>, WriteError> {
     let id = alloc.id();
     let Some(job) = store.job(id.job_id).await? else {
-        return Ok(Counted { writes: vec![no_job(id.job_id)], name: None, event: None });
+        return Ok(vec![no_job(id.job_id)]);
     };
     // Only the other copies of this member decide what becomes of the job. The rows of other members do not matter.
     let copies = job.summary.allocs.iter().copied().filter(|other| *other != id && other.member == id.member);
@@ -202,12 +169,10 @@ async fn count_member(
     let after = job.after_end(&alloc.summary, &ending, &summaries, set, keep.of_jobs(), now);
     let mut writes = vec![change(Some(&job), &after).0];
     writes.extend(others.iter().filter(|o| counts_for(&o.summary, id)).map(unchanged));
-    let event = (after.summary.state != job.summary.state).then(|| {
-        let message = after.reason.as_ref().map_or_else(String::new, |r| format!(": {r}"));
-        let reason = Reason::JobNow { state: after.summary.state, message }.to_string();
-        Event::of_change(&Subject::Job(id.job_id), ActionName::EndJob, &reason, now, keep.events)
-    });
-    Ok(Counted { writes, name: job.summary.name, event })
+    if after.summary.state != job.summary.state && !after.summary.state.is_ended() {
+        writes.push(event_of(&Subject::Job(id.job_id), ActionName::EndJob, &after.now_reason(), keep, now));
+    }
+    Ok(writes)
 }
 
 /// Drains a node and writes the event. `by` is the time at which EC2 takes the instance away. Without it, EC2 may do so

@@ -195,7 +195,6 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
-    assert_eq!(tables.ends().await, Vec::<String>::new(), "an end that was not written has no event");
     transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, transactions::Beside::default(), KEEP, at(91))
         .await
         .unwrap();
@@ -209,8 +208,10 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert_eq!((ended.summary.client, ended.exit_code), (ClientStatus::Complete, Some(0)));
     assert!(tables.store.live_allocs().await.unwrap().is_empty(), "it left the index");
     assert!(tables.store.queue_listed(usize::MAX).await.unwrap().jobs.is_empty());
-    let ended = Subject::Job(job.summary.job_id).to_string();
-    assert_eq!(tables.ends().await, [ended], "one event tells both ends");
+    assert_eq!(tables.store.events().await.unwrap(), [], "the rows tell it");
+    let past = tables.store.ended_allocs(at(91), 9).await.unwrap();
+    assert_eq!((past.rows.len(), past.rows[0].alloc_id, past.rows[0].finished_at), (1, alloc.id(), at(91)));
+    assert_eq!(tables.store.ended_allocs(at(92), 9).await.unwrap().rows, []);
 }
 
 async fn a_job_never_ends_twice(place: Place<'_>) {

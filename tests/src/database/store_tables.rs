@@ -1,6 +1,5 @@
 //! Tables for the suite of the store, on each of its databases.
 
-use crate::world::all_rows::AllRows;
 use crate::world::{START, dynamo_client, fresh_cluster};
 use model::fixtures::{self, at};
 use model::{Handle, Job, JobSpec, NodeRecord, Span};
@@ -77,15 +76,6 @@ impl Tables {
         jobs.sort_by_key(|j| j.summary.job_id);
         let handles = self.store.handles_due(START + Span::from_s(1 << 30)).await.unwrap().rows;
         (nodes, jobs, handles)
-    }
-
-    /// The subjects of the allocs and jobs that have an event about their end.
-    pub(crate) async fn ends(&self) -> Vec<String> {
-        let events = self.store.events().await.unwrap();
-        let ended = events.into_iter().filter(|e| e.action.starts_with("end_"));
-        let mut subjects: Vec<String> = ended.map(|e| e.subject).collect();
-        subjects.sort();
-        subjects
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::world::raw::{Raw, item, s};
 use crate::world::{World, job, patient_policy};
-use model::{ActionName, JobSpec, JobState, Needs, Source};
+use model::{JobSpec, JobState, Needs, Source};
 use serde_json::json;
 
 /// One node, its job, and three jobs that wait for its whole room.
@@ -55,8 +55,12 @@ async fn each_end_starts_the_next_job_and_the_last_one_wakes_a_run() {
     for id in &ids {
         let alloc = model::AllocId { job_id: *id, member: 0, copy: 0 };
         handed_on.push(world.look.alloc(alloc).await.unwrap().unwrap().handed_on);
-        let events = world.look.history(&format!("job#{id}"), 10).await.unwrap();
-        assert!(events.iter().any(|event| event.action == ActionName::Place.as_str()), "{events:?}");
+        let story = world.operate(&["history", &id.to_string()]).await;
+        assert!(
+            ["submit", "place", "start", "end_alloc", "end_job"].iter().all(|told| story.contains(told)),
+            "{story}"
+        );
+        assert_eq!(world.look.history(&format!("job#{id}"), 10).await.unwrap(), [], "rows tell it");
     }
     // Three jobs wait at first: after the third draw, less than a quarter of them is left.
     assert_eq!(handed_on, [true, true, false, false]);

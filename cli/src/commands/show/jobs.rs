@@ -103,7 +103,7 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
     let (store, filter, limit, now) = (&cluster.store, &args.filter, args.limit.get(), context.now());
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
     let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
-    if has_ended || !matches!(among, Among::Stored) {
+    if (has_ended && filter.states().is_empty()) || !matches!(among, Among::Stored) {
         let bounds = Bounds { wanted: limit, most: if args.all { usize::MAX } else { MOST_READ } };
         let is_wanted = |job: &JobSummary| has_ended || filter.wants_ended() || !job.state.is_ended();
         let takes = |job: &JobSummary| is_wanted(job) && filter.takes(job, now);
@@ -129,7 +129,8 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
         jobs.extend(placed_last(waiting.jobs, placed.rows).iter().map(JobRow::of_summary));
     }
     if filter.wants_ended() {
-        let (ended, is_cut) = ended(store, filter, limit, now).await?;
+        let most = if args.all { usize::MAX } else { MOST_READ };
+        let (ended, is_cut) = ended(store, filter, (limit, most), now).await?;
         if is_cut {
             cut = Cut::NotLooked;
         }
@@ -138,16 +139,21 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
     Ok((jobs, cut))
 }
 
-/// The jobs that ended last as the filter says, and whether some were not looked at.
-async fn ended(store: &Store, filter: &JobFilter, limit: usize, now: Time) -> Result<(Vec<JobRow>, bool), DbError> {
+/// The `limit` jobs that ended last as the filter says, and whether some were not looked at, because `most_read` were.
+async fn ended(
+    store: &Store,
+    filter: &JobFilter,
+    (limit, most_read): (usize, usize),
+    now: Time,
+) -> Result<(Vec<JobRow>, bool), DbError> {
     let mut most = limit.saturating_add(1);
     loop {
         let ended = store.ended(&filter.ends(), filter.since(now), most).await?;
         let (looked, all) = (ended.len(), ended.into_iter().filter(|ended| filter.takes(&ended.job, now)));
         let ids: Vec<JobId> = all.map(|ended| ended.job.job_id).take(limit.saturating_add(1)).collect();
         // The order of ends is not that of submissions, and rejected jobs may be rare among those that failed: so look at more.
-        if ids.len() <= limit && looked >= most && most < MOST_READ {
-            most = MOST_READ;
+        if ids.len() <= limit && looked >= most && most < most_read {
+            most = most_read;
             continue;
         }
         let read = store.jobs_of(ids).await?;

@@ -364,11 +364,11 @@ string_enums! {
         Ready = "ready",
         /// Jobs were submitted from a file. A single submission has no event: the row of the job shows it.
         Submit = "submit",
-        /// An alloc ended, and the state of its job stayed as it was. Otherwise [`Self::EndJob`] is the event of both.
+        /// An alloc ended. It has no event: its row shows it.
         EndAlloc = "end_alloc",
         /// A node reports an unknown alloc again: it runs.
         ReturnAlloc = "return_alloc",
-        /// The end of an alloc changed the state of its job.
+        /// The end of an alloc changed the state of its job. There is an event if the job goes on; otherwise its row shows it.
         EndJob = "end_job",
         Cancel = "cancel",
         /// An operator pauses a job, or lets it go on.

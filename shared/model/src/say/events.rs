@@ -12,24 +12,8 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use ulid::Ulid;
 
-/// The details of events from which costs are computed: what a life of a slot was, and what an alloc used.
-pub const FOR_COSTS: &[&str] = &[
-    "node_id",
-    "size",
-    "instance_type",
-    "market",
-    "price_per_hour",
-    "assigned_at",
-    "placed_at",
-    "vcpus",
-    "name",
-    ENDED_ALLOC,
-];
-
-/// The details of the event with which a job changes its state because one of its allocs ended: which alloc, and how it ended.
-/// The end of the alloc has no event of its own then.
-pub const ENDED_ALLOC: &str = "alloc_id";
-pub const ENDED_AS: &str = "ended";
+/// The details of events from which costs are computed: what a life of a slot was.
+pub const FOR_COSTS: &[&str] = &["node_id", "size", "instance_type", "market", "price_per_hour", "assigned_at"];
 
 /// The facts about a life in the event of its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

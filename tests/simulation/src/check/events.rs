@@ -11,6 +11,7 @@ use crate::database::{Change, Model};
 use model::events::ONCE_PREFIX;
 use model::{AllocId, Span, Time, functions};
 use runtime::answer::{ActionOutcome, RunAnswer};
+use std::collections::BTreeSet;
 use store::{Item, Table, control_key};
 
 /// Within this time, only one event tells of an overdue function.
@@ -25,18 +26,15 @@ const STATES: &[Rule] =
 const STATUSES: &[Rule] =
     &[("syncing", &["heartbeat"]), ("ready", &["ready"]), ("disconnected", &["disconnect"]), ("down", &["mark_down"])];
 
+/// The rows of jobs and allocs tell their placements and their ends.
 const JOBS: &[Rule] = &[
     ("placing", &["place"]),
-    ("placed", &["place"]),
     ("queued", &["end_job", "requeue"]),
     ("regrouping", &["end_job", "requeue"]),
-    ("complete", &["end_job"]),
-    ("failed", &["end_job"]),
     ("rejected", &["reject"]),
 ];
 
-/// The event of its alloc's end says enough.
-const HANDLES: &[Rule] = &[("destroying", &["mark_destroying", "end_alloc", "end_job"])];
+const HANDLES: &[Rule] = &[("destroying", &["mark_destroying"])];
 
 /// The actions for the new value of an attribute, if the attribute changed.
 fn rule(rules: &'static [Rule], before: Option<&Item>, after: Option<&Item>, name: &str) -> &'static [&'static str] {
@@ -83,6 +81,12 @@ impl Check {
         if caller.kind == Kind::Operator {
             return;
         }
+        let ended = |change: &Change| {
+            let is = |row: Option<&Item>| row.is_some_and(is_final);
+            let ends = is(change.after.as_deref()) && !is(change.before.as_deref());
+            change.after.as_deref().and_then(alloc_id).filter(|_| ends && change.table == Table::Allocs)
+        };
+        let ended: BTreeSet<AllocId> = changes.iter().filter_map(ended).collect();
         for change in changes {
             let (before, after) = (change.before.as_deref(), change.after.as_deref());
             let needed = match (change.table, after) {
@@ -99,11 +103,9 @@ impl Check {
                 {
                     Vec::new()
                 }
-                (Table::Handles, Some(row)) => {
-                    let marked = rule(HANDLES, before, after, "state");
-                    let id = text(row, "alloc_id").and_then(|id| id.parse::<AllocId>().ok());
-                    let of_alloc = id.into_iter().flat_map(|id| [format!("alloc#{id}"), format!("job#{}", id.job_id)]);
-                    vec![(slot_subject(row).into_iter().chain(of_alloc).collect(), marked, None)]
+                // The row of an alloc that ends in the same transaction says why its handle goes.
+                (Table::Handles, Some(row)) if !alloc_id(row).is_some_and(|id| ended.contains(&id)) => {
+                    vec![(slot_subject(row), rule(HANDLES, before, after, "state"), None)]
                 }
                 _ => Vec::new(),
             };
@@ -146,8 +148,8 @@ impl Check {
         ]
     }
 
-    /// The end of an alloc, its return, and the decisions of runs about it are events. Its placement is an event of its
-    /// job, and its row says when it started.
+    /// The return of an alloc, and the decisions of runs about it, are events. Its row says when it was placed, when it started,
+    /// and when and why it ended.
     fn of_alloc(
         &self,
         before: Option<&Item>,
@@ -156,19 +158,13 @@ impl Check {
         let Some(id) = alloc_id(row) else { return Vec::new() };
         let own = vec![format!("alloc#{id}")];
         let Some(before) = before else {
-            // The event is about the job that was placed, or about the unknown alloc that the new alloc replaces.
+            // The event is about the unknown alloc that the new alloc replaces.
             let original = text(row, "replaces").map(|original| format!("alloc#{original}"));
-            return vec![(
-                original.into_iter().chain([format!("job#{}", id.job_id)]).collect(),
-                &["place", "replace"],
-                None,
-            )];
+            return original.map(|original| (vec![original], &["replace"][..], None)).into_iter().collect();
         };
         let mut needed = Vec::new();
-        if is_final(row) && !is_final(before) {
-            // If the state of the job changes too, one event tells both.
-            let of_job = format!("job#{}", id.job_id);
-            needed.push((own.iter().cloned().chain([of_job]).collect(), &["end_alloc", "end_job"][..], None));
+        if is_final(row) && !["cause", "finished_at", "ended"].iter().all(|said| row.contains_key(*said)) {
+            self.broken("invariant_an_end_is_told_by_its_row", format!("{row:?}"));
         }
         let of_client = rule(&[("unknown", &["unknown_alloc"])], Some(before), Some(row), "client");
         needed.push((own.clone(), of_client, None));

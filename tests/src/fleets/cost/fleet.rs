@@ -11,12 +11,13 @@ use crate::world::node::{answer, http};
 use crate::world::{START, set_policy};
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::node_file_in;
-use model::wire::{HandleReportAnswer, NodeFile, ReportedHandle};
+use model::wire::{AllocOrder, HandleReportAnswer, NodeFile, ReportedHandle};
 use model::{
     AllocId, Ending, Function, HandleKind, Job, JobId, JobSpec, LaunchSettings, NodeKey, Policy, Rng, RunReport, Span,
-    Time,
+    Time, Usage,
 };
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
+use nodekeeper_agent::work::progress::ProgressSampler;
 use runtime::answer::{Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
@@ -32,7 +33,9 @@ use tokio::task::JoinSet;
 
 /// The time from the launch of an instance to its first heartbeat.
 const BOOT_S: i64 = 60;
-const JOB_S: i64 = 600;
+pub const JOB_S: i64 = 900;
+/// How often the agent asks whether a running alloc is to be looked at.
+const SAMPLE_S: i64 = 10;
 /// The agent's wait before a handle report that follows a change (`agent/src/handles/sweep.rs`).
 const CHANGE_MS: i64 = 500;
 
@@ -70,6 +73,7 @@ enum Due {
     Beat(String),
     Handles(String),
     Ends(String, AllocId),
+    Sample(String, AllocId),
     Submit,
     Event,
 }
@@ -81,6 +85,9 @@ struct Node {
     file: NodeFile,
     protocol: Protocol,
     handles: BTreeSet<String>,
+    /// When the agent looks at what its allocs use.
+    sampler: ProgressSampler,
+    running: BTreeMap<AllocId, AllocOrder>,
     /// When the next handle report is due.
     handles_at: i64,
     /// When a report was last sent.
@@ -215,8 +222,16 @@ impl Fleet {
             let identity = Identity { instance_id: instance_id.clone(), address: Some("10.0.123.234".into()) };
             let boot_id = "123e4567-e89b-12d3-a456-426614174000".to_owned();
             let protocol = Protocol::new(identity, Durable::new(file.node_id, boot_id));
-            let node =
-                Node { file, protocol, handles: BTreeSet::new(), handles_at: 0, reported_at: None, look_ms: 30_000 };
+            let node = Node {
+                file,
+                protocol,
+                handles: BTreeSet::new(),
+                sampler: ProgressSampler::new("/nowhere".into()),
+                running: BTreeMap::new(),
+                handles_at: 0,
+                reported_at: None,
+                look_ms: 30_000,
+            };
             self.due.insert((self.ms() + BOOT_S * 1000, Due::Beat(instance_id.clone())));
             self.nodes.insert(instance_id, node);
         }
@@ -241,17 +256,32 @@ impl Fleet {
                     self.with(id, async |f, id, node| f.report_handles(id, node).await).await;
                 }
             }
+            Due::Sample(id, alloc) => {
+                self.with(id, async |f, id, node| f.sample(id, node, alloc, at).await).await;
+            }
             Due::Ends(id, alloc) => {
                 self.with(id, async |f, id, node| {
-                    let log_tail = Some(printed());
+                    let run = RunReport { log_tail: Some(printed()), usage: Some(used(JOB_S)), ..RunReport::default() };
                     let cause = model::EndCause::Exited { code: 0 };
-                    let ended = Ending { run: RunReport { log_tail, ..RunReport::default() }, ..Ending::new(cause) };
+                    let ended = Ending { run, ..Ending::new(cause) };
+                    node.running.remove(&alloc);
                     node.protocol.observe(alloc, Observed::Ended(Box::new(ended)));
                     f.report(id, node).await;
                 })
                 .await;
             }
         }
+    }
+
+    /// Reports what a running alloc uses, if the agent's own schedule says so.
+    async fn sample(&mut self, id: &str, node: &mut Node, alloc: AllocId, at: i64) {
+        let Some(order) = node.running.get(&alloc) else { return };
+        if let Some(mut progress) = node.sampler.sample(order, tokio::time::Instant::now()) {
+            progress.run.usage = Some(used(at / 1000));
+            node.protocol.observe_progress(alloc, progress);
+            self.report(id, node).await;
+        }
+        self.due.insert((at + SAMPLE_S * 1000, Due::Sample(id.to_owned(), alloc)));
     }
 
     async fn with(&mut self, id: String, act: impl AsyncFnOnce(&mut Self, &str, &mut Node)) {
@@ -334,9 +364,11 @@ impl Fleet {
             let MachineTask::Run(order) = work else { continue };
             node.handles.insert(order.alloc_id.to_string());
             node.protocol.observe(order.alloc_id, Observed::Running);
+            self.due.insert((self.ms(), Due::Sample(id.to_owned(), order.alloc_id)));
             if order.work.command.first().is_some_and(|c| c != "forever") {
                 self.due.insert((self.ms() + JOB_S * 1000, Due::Ends(id.to_owned(), order.alloc_id)));
             }
+            node.running.insert(order.alloc_id, order);
         }
     }
 
@@ -405,6 +437,13 @@ fn good<T: DeserializeOwned>(response: &Value) -> T {
     let (status, body) = answer(response);
     assert_eq!(status, 200, "{body}");
     serde_json::from_value(body).unwrap()
+}
+
+/// What a job has used after so many seconds.
+fn used(s: i64) -> Usage {
+    let ran_ms = s.unsigned_abs() * 1000;
+    let (read_bytes, written_bytes) = (Some(ran_ms * 70_001), Some(ran_ms * 3003));
+    Usage { ran_ms, cpu_ms: ran_ms - 1, memory_mib: Some(1517), read_bytes, written_bytes, ..Usage::default() }
 }
 
 /// The last lines that a training job prints, as many as are kept.

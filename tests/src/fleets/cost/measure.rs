@@ -1,6 +1,6 @@
 //! Measures what each invocation uses on fleets of several sizes, and what a job and a node use in their whole lives.
 
-use super::fleet::{Fleet, Invocation, Kind};
+use super::fleet::{Fleet, Invocation, JOB_S, Kind};
 use super::meter::{Use, stored_bytes};
 use model::{JobSpec, Time};
 use runtime::metrics::of_run;
@@ -13,9 +13,9 @@ const FLEETS: [u32; 4] = [0, 10, 40, 160];
 /// The scheduled runs. Their use grows with the fleet.
 pub const RUNS: [Kind; 3] = [Kind::Poll, Kind::Sweep, Kind::Clean];
 /// The number of jobs in the fleet in which the life of a job is measured, and the seconds from one job to the next:
-/// four jobs an hour on each of ten nodes.
+/// ten nodes run nearly all the time.
 const JOBS: i64 = 40;
-const EVERY_S: i64 = 90;
+const EVERY_S: i64 = (JOB_S + 60) / 10;
 
 /// A use that grows with the fleet: an amount for each invocation, and an amount for each node.
 #[derive(Clone, Copy, Debug)]

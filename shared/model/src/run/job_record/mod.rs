@@ -30,8 +30,8 @@ use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
-    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Span, Time, Tries, Usage, Usd, Version,
-    Work,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Reason, Span, Time, Tries, Usage, Usd,
+    Version, Work,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -265,6 +265,12 @@ impl Job {
         self.summary.state = JobState::Queued;
         self.summary.done.clear();
         self.reason = Some(reason.to_owned());
+    }
+
+    /// The state and its reason in words.
+    pub fn now_reason(&self) -> Reason {
+        let message = self.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        Reason::JobNow { state: self.summary.state, message }
     }
 
     /// Why the job ended, or why its last try did.
