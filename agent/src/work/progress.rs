@@ -4,7 +4,7 @@
 //! Each look that finds something new causes a report, and a write by the control plane.
 //!
 //! Guarantees: a pack is looked at once a minute, so an element that ended longer ago than that does not run again if the node is
-//! lost; another alloc is looked at when it is twice as old as at the last look, and at least each hour; the digest of an image and
+//! lost; another alloc is looked at when it is five times as old as at the last look, and at least each hour; the digest of an image and
 //! a checkpoint are reported within seconds. A phase that is over within the time of a heartbeat causes no report, one that lasts a
 //! report in that time, and one that fails a report at once.
 //! Does not: look at an alloc that has ended: its end says all of this.
@@ -80,7 +80,7 @@ impl ProgressSampler {
         samples.checkpoint.clone_from(&checkpoint);
         if is_due {
             samples.last = now;
-            samples.wait = if work.pack.is_none() { (samples.wait * 2).min(HOUR) } else { samples.wait };
+            samples.wait = if work.pack.is_none() { (samples.wait * 4).min(HOUR) } else { samples.wait };
         }
         Some(AllocProgress {
             phase: samples.phase.as_ref().and_then(|(phase, _)| Some(phase.as_ref()?.text.clone())),
@@ -140,12 +140,12 @@ mod tests {
             (0..hours * 3600).filter(samples).collect::<Vec<_>>()
         };
         let plain = testing::order(0, 1);
-        assert_eq!(looked_at(&plain, 4), [60, 180, 420, 900, 1860, 3780, 7380, 10980]);
+        assert_eq!(looked_at(&plain, 4), [60, 300, 1260, 4860, 8460, 12060]);
         let mut pack = plain.clone();
         pack.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
         assert_eq!(looked_at(&pack, 1).len(), 59);
         let mut image = plain;
         image.work.image = Some("alpine".into());
-        assert_eq!(looked_at(&image, 1)[..4], [1, 3, 7, 15]);
+        assert_eq!(looked_at(&image, 1)[..4], [1, 5, 21, 85]);
     }
 }
