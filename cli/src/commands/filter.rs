@@ -36,7 +36,7 @@ pub(super) struct OwnerFilter {
     /// Only jobs that you submitted
     #[arg(long)]
     mine: bool,
-    /// Only jobs with this label; `*` in VALUE stands for any characters. May be given several times: all must be there
+    /// Only jobs with this label; `*` in VALUE stands for any characters. Of several, all must be there
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = named)]
     labels: Vec<(String, String)>,
     /// Who gives the command, once that is known.

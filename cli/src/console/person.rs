@@ -129,6 +129,9 @@ fn remember(file: &Path, key: &str, name: &str, known: &[(String, String)]) -> s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aws_credential_types::Credentials;
+    use aws_credential_types::provider::SharedCredentialsProvider;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn a_name_is_short_and_says_the_role() {
@@ -146,6 +149,65 @@ mod tests {
         for bad in ["", "arn", "arn:aws:iam::1:", "arn:aws:iam::1:user/", "arn:aws:iam::1:user/a\u{1b}[2J", &long] {
             assert_eq!(of_arn(bad), None, "{bad:?}");
         }
+    }
+
+    /// STS on this machine, with this answer, and how often it was asked.
+    async fn sts(status: u16, answer: &'static str) -> (String, Arc<AtomicUsize>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (url, asked) = (format!("http://{}", listener.local_addr().unwrap()), Arc::new(AtomicUsize::new(0)));
+        let counts = Arc::clone(&asked);
+        let answer = async move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+            (axum::http::StatusCode::from_u16(status).unwrap(), answer)
+        };
+        tokio::spawn(axum::serve(listener, axum::Router::new().fallback(answer)).into_future());
+        (url, asked)
+    }
+
+    fn person(url: &str, key: &str, home: &Path) -> Person {
+        let config = SdkConfig::builder()
+            .behavior_version(aws_config::BehaviorVersion::latest())
+            .http_client(store::http_client())
+            .region(aws_config::Region::new("eu-west-1"))
+            .endpoint_url(url)
+            .credentials_provider(SharedCredentialsProvider::new(Credentials::new(key, "s", None, None, "test")))
+            .build();
+        Person::of_aws(&config, home.to_str())
+    }
+
+    #[tokio::test]
+    async fn sts_is_asked_once_for_each_access_key() {
+        let answer = "<GetCallerIdentityResponse><GetCallerIdentityResult>\
+            <Arn>arn:aws:sts::123456789012:assumed-role/science/ann</Arn>\
+            </GetCallerIdentityResult></GetCallerIdentityResponse>";
+        let ((url, asked), home) = (sts(200, answer).await, tempfile::tempdir().unwrap());
+        for (key, times) in [("AKIA1", 1), ("AKIA1", 1), ("AKIA2", 2), ("AKIA1", 2)] {
+            let person = person(&url, key, home.path());
+            assert_eq!(person.name().await.unwrap(), "science/ann");
+            assert_eq!(person.clone().name().await.unwrap(), "science/ann");
+            assert_eq!(asked.load(Ordering::Relaxed), times, "{key}");
+        }
+        // Without a home, each command asks.
+        let nowhere = Path::new("/dev/null");
+        assert_eq!(person(&url, "AKIA1", nowhere).name().await.unwrap(), "science/ann");
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_of_sts_nobody_has_a_name() {
+        let denied =
+            "<ErrorResponse><Error><Code>ExpiredToken</Code><Message>it is over</Message></Error></ErrorResponse>";
+        let home = tempfile::tempdir().unwrap();
+        for (status, answer, is_again, says) in
+            [(403, denied, false, "ExpiredToken"), (200, "<GetCallerIdentityResponse/>", false, "AWS STS gave no name")]
+        {
+            let (url, _) = sts(status, answer).await;
+            let error = person(&url, "AKIA1", home.path()).name().await.unwrap_err();
+            assert_eq!(error.is::<NoAnswer>(), is_again, "{error:#}");
+            assert!(error.to_string().contains(says), "{error:#}");
+        }
+        let error = person("http://127.0.0.1:9", "AKIA1", home.path()).name().await.unwrap_err();
+        assert!(error.is::<NoAnswer>() && error.to_string().contains("AWS STS does not say who you are"), "{error:#}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct CancelArgs {
     all: bool,
     #[command(flatten)]
     filter: JobFilter,
-    /// Do not ask before jobs are cancelled that are not named one by one, or that somebody else submitted
+    /// Do not ask about jobs that are not named one by one, or of somebody else
     #[arg(long, short = 'y')]
     yes: bool,
 }

@@ -36,7 +36,7 @@ pub struct InsideArgs {
     /// The member of a job of several nodes
     #[arg(long, value_name = "N")]
     member: Option<u32>,
-    /// Do not ask before a job of somebody else is entered
+    /// Do not ask about a job of somebody else
     #[arg(long, short = 'y')]
     yes: bool,
     /// Print the command line that does it, and do nothing

@@ -36,7 +36,7 @@ pub struct PauseArgs {
     /// The jobs' ids, parts of them, or their names. The name of an array stands for all its jobs, and NAME[3] for number 3
     #[arg(value_name = "JOB", required = true)]
     jobs: Vec<String>,
-    /// Do not ask before a job of somebody else is changed
+    /// Do not ask about a job of somebody else
     #[arg(long, short = 'y')]
     yes: bool,
     /// Print the changed jobs as JSON
@@ -52,7 +52,7 @@ pub struct ChangeArgs {
     job: String,
     #[command(flatten)]
     changes: OptionChanges,
-    /// Do not ask before a job of somebody else is changed
+    /// Do not ask about a job of somebody else
     #[arg(long, short = 'y')]
     yes: bool,
     /// Print the changed jobs as JSON

@@ -60,8 +60,7 @@ pub(crate) struct JobOptions {
     /// a file has one key; in a file each line may have one instead
     #[arg(long)]
     pub(crate) key: Option<String>,
-    /// A label to find and count the job by, such as team=vision; may be given several times, for at most 8. Nodes need no such label: see
-    /// --require for that
+    /// A label to find and to count it by, such as team=vision; at most 8. A label that its node must have is --require
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = named)]
     #[serde(serialize_with = "table")]
     labels: Vec<(String, String)>,

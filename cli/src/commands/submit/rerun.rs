@@ -30,7 +30,7 @@ pub struct RerunArgs {
     failed: bool,
     #[command(flatten)]
     changes: OptionChanges,
-    /// Do not ask before a job of somebody else runs again, as yours
+    /// Do not ask about a job of somebody else: the new one is yours
     #[arg(long, short = 'y')]
     yes: bool,
     /// Wait until every new job has ended; the exit code is 1 if one did not complete

@@ -1,9 +1,9 @@
 //! Tests of the node record.
 
 use super::*;
-use crate::EndCause;
 use crate::enums::{Intent, Market, NodeStatus};
 use crate::fixtures::{self, at};
+use crate::{Capacity, EndCause, Needs, Usd};
 
 #[test]
 fn a_cleaned_record_keeps_nothing_of_the_life_but_its_name() {
@@ -162,4 +162,23 @@ fn what_is_lost_with_a_node_says_who_took_the_node() {
         // A rebalance recommendation has no deadline, so it moves nothing.
         assert_eq!(lost(&node.at_risk(at(80)).unwrap(), 999), EndCause::Lost { why: gone.to_owned() }, "{market}");
     }
+}
+
+#[test]
+fn a_member_pays_the_largest_of_its_parts_of_a_node() {
+    let capacity = Capacity { vcpus: 8, memory_mib: 1000, scratch_gib: 100, gpus: 4 };
+    let node = Offering { capacity, price_per_hour: Usd::from_micros(1000), ..fixtures::offering() };
+    let small = Needs { vcpus: 1, ..Needs::default() };
+    for (needs, micros) in [
+        (small.clone(), 125),
+        (Needs { memory_mib: 500, ..small.clone() }, 500),
+        (Needs { scratch_gib: 20, ..small.clone() }, 200),
+        (Needs { gpus: 3, ..small.clone() }, 750),
+        (Needs { vcpus: 9, ..small.clone() }, 1000),
+        (Needs { exclusive: true, ..small }, 1000),
+    ] {
+        assert_eq!(node.price_of(&needs).micros(), micros, "{needs:?}");
+    }
+    let bare = Offering { capacity: Capacity::default(), ..node };
+    assert_eq!(bare.price_of(&Needs { gpus: 1, ..Needs::default() }), Usd::ZERO);
 }
