@@ -15,7 +15,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("change", "nodekeeper change sweep --priority 900 --memory 16G"),
     ("completion", "nodekeeper completion bash > /etc/bash_completion.d/nodekeeper"),
     ("continue", "nodekeeper continue sweep"),
-    ("cost", "nodekeeper cost --since 7d --by size"),
+    ("cost", "nodekeeper cost --since 7d --by label team"),
     ("demand delete", "nodekeeper demand delete ci"),
     ("demand set", "nodekeeper demand set ci --count 3 --vcpus 2 --memory 4G --for 15m"),
     ("demand show", "nodekeeper demand show ci"),

@@ -219,7 +219,7 @@ pub(super) async fn over_time(State(web): State<Arc<Views>>, query: QueryOf<Aski
 pub(super) async fn cost(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let past = web.past().await?;
-    let mut report = Report::of(&past, wanted.span(), wanted.by);
+    let mut report = Report::of(&past, wanted.span(), wanted.by, None);
     report.lines.truncate(LINES);
     dated(past.to, report)
 }

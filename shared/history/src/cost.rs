@@ -1,9 +1,9 @@
-//! What nodes cost, divided among the jobs, names or sizes that used them.
+//! What nodes cost, divided among the jobs, names, people, labels or sizes that used them.
 //!
 //! A node's price at a moment is divided among the allocs on it by their vCPUs. The time of a node without an alloc
 //! (booting, idle, silent, going) belongs to nobody, and is a line of its own.
 //!
-//! Guarantees: the lines of jobs or names and the line of nobody add up to the total. The lines of sizes do so alone.
+//! Guarantees: the lines of all jobs, by whatever but sizes, and the line of nobody add up to the total. The lines of sizes do so alone.
 //! Does not: know a bill. It takes the prices of the policy at the launch, from the launch to the end in the table.
 
 use super::series::total;
@@ -13,12 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name of all jobs without a name.
-const NAMELESS: &str = "(no name)";
-
 /// How a report is divided into lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum By {
     /// Each job.
     Job,
@@ -27,11 +24,49 @@ pub enum By {
     Name,
     /// Each size of nodes, with its price.
     Size,
+    /// All jobs that the same person submitted together.
+    Person,
+    /// All jobs with the same value of this label together.
+    Label(String),
+}
+
+impl TryFrom<String> for By {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((&text, "")) {
+            ("job", "") => Ok(Self::Job),
+            ("name", "") => Ok(Self::Name),
+            ("size", "") => Ok(Self::Size),
+            ("person", "") => Ok(Self::Person),
+            ("label", key) if !key.is_empty() => Ok(Self::Label(key.to_owned())),
+            _ => Err("it must be name, job, size, person, or label with a key".to_owned()),
+        }
+    }
+}
+
+impl From<By> for String {
+    fn from(by: By) -> Self {
+        match by {
+            By::Job => "job".to_owned(),
+            By::Name => "name".to_owned(),
+            By::Size => "size".to_owned(),
+            By::Person => "person".to_owned(),
+            By::Label(key) => format!("label:{key}"),
+        }
+    }
+}
+
+/// What a job is counted by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountedBy {
+    pub name: Option<String>,
+    pub by: Option<String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostLine {
-    /// The id of a job, the name of jobs, or the size of nodes.
+    /// The id of a job, the name, the person or the label of jobs, or the size of nodes.
     pub what: String,
     pub name: Option<String>,
     pub market: Option<String>,
@@ -61,6 +96,8 @@ pub struct Report {
     pub nodes: usize,
     pub node_s: i64,
     pub total_usd: Usd,
+    /// What the wanted jobs cost, if not all are.
+    pub these_usd: Option<Usd>,
     /// Nodes whose price is not known. They count nothing.
     pub unpriced_nodes: usize,
     /// Whether something did not fit into memory. Then the true sums are higher.
@@ -90,8 +127,8 @@ impl Sum {
 }
 
 impl Report {
-    /// The report of the last `span` of a past.
-    pub fn of(past: &History, span: Span, by: By) -> Self {
+    /// The report of the last `span` of a past, with lines of all jobs or of those that `takes` accepts.
+    pub fn of(past: &History, span: Span, by: By, takes: Option<&dyn Fn(&CountedBy) -> bool>) -> Self {
         let (since, until) = (past.since(span), past.to);
         let mut jobs: BTreeMap<JobId, Sum> = BTreeMap::new();
         let mut sizes: BTreeMap<(String, String, Option<Usd>), Sum> = BTreeMap::new();
@@ -114,11 +151,18 @@ impl Report {
             sizes.entry(key).or_default().add(member(life), from, to, time.as_ms(), charge);
             share(life, past.uses_of(life), (from, to), &mut jobs, &mut nobody);
         }
-        let mut lines: Vec<CostLine> = match by {
-            By::Job => {
-                jobs.into_iter().map(|(id, sum)| sum.line(id.to_string(), past.names.get(&id).cloned())).collect()
-            }
-            By::Name => by_name(past, jobs),
+        let none = CountedBy::default();
+        let of = |id: &JobId| past.jobs.get(id).unwrap_or(&none).clone();
+        jobs.retain(|id, _| takes.is_none_or(|takes| takes(&of(id))));
+        let these = takes.map(|_| jobs.values().map(|sum| sum.charge).sum::<Charge>().usd());
+        let together = |jobs, what: &dyn Fn(CountedBy) -> Option<String>, none: &str| {
+            together(jobs, |id| what(of(id)).unwrap_or_else(|| none.to_owned()))
+        };
+        let mut lines: Vec<CostLine> = match &by {
+            By::Job => jobs.into_iter().map(|(id, sum)| sum.line(id.to_string(), of(&id).name)).collect(),
+            By::Name => together(jobs, &|job| job.name, "(no name)"),
+            By::Person => together(jobs, &|job| job.by, "(not known)"),
+            By::Label(key) => together(jobs, &|mut job| job.labels.remove(key), "(no such label)"),
             By::Size => sizes
                 .into_iter()
                 .map(|((size, market, price), sum)| CostLine {
@@ -139,6 +183,7 @@ impl Report {
             nodes,
             node_s: node_ms / 1000,
             total_usd: total(past, span).usd(),
+            these_usd: these,
             unpriced_nodes,
             is_cut: past.is_cut,
             estimate: ESTIMATE,
@@ -167,15 +212,15 @@ fn member(life: &NodeLifetime) -> String {
     life.node_id.map_or_else(|| format!("{}@{}", life.slot, life.from.as_ms()), |id| id.to_string())
 }
 
-fn by_name(past: &History, jobs: BTreeMap<JobId, Sum>) -> Vec<CostLine> {
-    let mut names: BTreeMap<String, Sum> = BTreeMap::new();
+/// The lines of jobs that are counted together.
+fn together(jobs: BTreeMap<JobId, Sum>, what: impl Fn(&JobId) -> String) -> Vec<CostLine> {
+    let mut lines: BTreeMap<String, Sum> = BTreeMap::new();
     for (id, sum) in jobs {
-        let name = past.names.get(&id).cloned().unwrap_or_else(|| NAMELESS.to_owned());
         if let Some((from, to)) = sum.span {
-            names.entry(name).or_default().add(id.to_string(), from, to, sum.node_ms, sum.charge);
+            lines.entry(what(&id)).or_default().add(id.to_string(), from, to, sum.node_ms, sum.charge);
         }
     }
-    names.into_iter().map(|(name, sum)| sum.line(name, None)).collect()
+    lines.into_iter().map(|(what, sum)| sum.line(what, None)).collect()
 }
 
 /// Divides the time and the price of a node between two moments among the jobs on it.

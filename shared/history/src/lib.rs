@@ -16,7 +16,7 @@ mod strip;
 mod timeline;
 mod uses;
 
-pub use cost::{By, CostLine, Report};
+pub use cost::{By, CostLine, CountedBy, Report};
 pub use series::Series;
 pub use strip::Strip;
 pub use timeline::{NodeLifetime, Phase, PhaseSegment};
@@ -47,7 +47,7 @@ pub struct History {
     pub uses: BTreeMap<NodeId, Vec<Use>>,
     /// When jobs waited in the queue.
     pub waits: Vec<(Time, Time)>,
-    pub names: BTreeMap<JobId, String>,
+    pub jobs: BTreeMap<JobId, CountedBy>,
     /// Whether something did not fit into memory.
     pub is_cut: bool,
 }
@@ -117,9 +117,12 @@ impl History {
 
     fn of(past: StoredPast, from: Time, now: Time) -> Self {
         let lives = timeline::of(timeline::steps(past.events), &past.nodes, &past.prices, from, now);
-        let names = past.jobs.iter().map(|job| (job.job_id, job.name.as_ref()));
-        let names = names.chain(past.ended.iter().map(|alloc| (alloc.alloc_id.job_id, alloc.name.as_ref())));
-        let names = names.filter_map(|(id, name)| Some((id, name?.clone()))).collect();
+        let jobs = past.jobs.iter().map(|job| (job.job_id, &job.name, &job.by, &job.labels));
+        let ended = past.ended.iter().map(|alloc| (alloc.alloc_id.job_id, &alloc.name, &alloc.by, &alloc.labels));
+        let jobs = jobs.chain(ended).map(|(id, name, by, labels)| {
+            (id, CountedBy { name: name.clone(), by: by.clone(), labels: labels.clone() })
+        });
+        let jobs = jobs.collect();
         let uses: Vec<Use> = uses::of(&past.ended, &past.live, now);
         let queued = past.jobs.iter().filter(|job| job.state == JobState::Queued).map(|job| (job.job_id, now));
         let left = past.unfinished.iter().map(|ended| (ended.job.job_id, ended.at));
@@ -128,7 +131,7 @@ impl History {
         for used in uses {
             by_node.entry(used.node_id).or_default().push(used);
         }
-        Self { from, to: now, lives, uses: by_node, waits, names, is_cut: past.is_cut }
+        Self { from, to: now, lives, uses: by_node, waits, jobs, is_cut: past.is_cut }
     }
 
     /// The uses of the node of this life.

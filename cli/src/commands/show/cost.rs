@@ -3,14 +3,13 @@
 //! Guarantees: the lines and the time without work add up to the total. What is not known is counted, and printed.
 //! Does not: know a bill. The crate `history` estimates the cost from events and records.
 
-use crate::console::Context;
+use crate::commands::filter::OwnerFilter;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
+use crate::console::{Context, UsageError};
 use clap::Args;
-use history::{By, CostLine, History, LONGEST, Report};
+use history::{By, CostLine, CountedBy, History, LONGEST, Report};
 use model::Span;
 use model::amounts::seconds;
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
 use std::num::NonZeroUsize;
 
 #[derive(Args, Clone, Debug)]
@@ -18,19 +17,18 @@ pub struct CostArgs {
     /// How far back: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     since: Span,
-    /// What each line is: a job, all jobs with the same name together, or a size of nodes with its price
-    #[arg(long, value_name = "WHAT", default_value = "name", value_parser = by)]
-    by: By,
+    /// What each line is: name (all jobs with the same name together), job, person (who submitted them), label KEY (each value of this
+    /// label), or size (of nodes, with its price)
+    #[arg(long, value_name = "WHAT", default_value = "name", num_args = 1..=2)]
+    by: Vec<String>,
+    #[command(flatten)]
+    owner: OwnerFilter,
     /// Show at most this many lines, the most expensive ones
     #[arg(long, value_name = "N", default_value = "50")]
     limit: NonZeroUsize,
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-fn by(text: &str) -> Result<By, serde::de::value::Error> {
-    By::deserialize(text.into_deserializer())
 }
 
 /// Parses a length of time that the events cover.
@@ -43,14 +41,23 @@ fn span(text: &str) -> Result<Span, String> {
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
+    let by = By::try_from(args.by.join(":")).map_err(|e| UsageError(format!("--by: {e}, such as --by label team")))?;
+    if by == By::Size && !args.owner.is_empty() {
+        return Err(
+            UsageError("a size has no person and no label: give --mine and --label with another --by".into()).into()
+        );
+    }
     let (cluster, now) = (context.cluster().await?, context.now());
+    let owner = args.owner.of(&cluster).await?;
+    let takes = |job: &CountedBy| owner.takes(job.by.as_deref(), &job.labels);
+    let takes: Option<&dyn Fn(&CountedBy) -> bool> = if owner.is_empty() { None } else { Some(&takes) };
     let past = History::read_costs(&cluster.store, args.since, now).await?;
     if past.from > now - args.since {
         let kept = rough(now.since(past.from));
         let limit = "history.finished_days and history.events_days";
         writeln!(context.err, "ended jobs and events are kept for {kept} ({limit}): only this time counts")?;
     }
-    let mut report = Report::of(&past, args.since, args.by);
+    let mut report = Report::of(&past, args.since, by, takes);
     let more = report.lines.len().saturating_sub(args.limit.get());
     report.lines.truncate(args.limit.get());
     if args.json {
@@ -65,15 +72,17 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::R
 }
 
 fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> anyhow::Result<()> {
-    let heads: &[&str] = match report.by {
+    let heads: &[&str] = match &report.by {
         By::Job => &["JOB", "NAME", "BEGAN", "NODE TIME", "COST"],
         By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
+        By::Person => &["PERSON", "JOBS", "BEGAN", "NODE TIME", "COST"],
+        By::Label(_) => &["LABEL", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Size => &["SIZE", "MARKET", "PRICE AN HOUR", "NODES", "BEGAN", "NODE TIME", "COST"],
     };
     let cells = |line: &CostLine| {
-        let which = match report.by {
+        let which = match &report.by {
             By::Job => vec![or_blank(line.name.as_ref())],
-            By::Name => vec![line.count.to_string()],
+            By::Name | By::Person | By::Label(_) => vec![line.count.to_string()],
             By::Size => {
                 let price = line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string());
                 vec![or_blank(line.market.as_ref()), price, line.count.to_string()]
@@ -84,6 +93,9 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
     };
     Rows::of(heads, report.lines.iter().map(cells)).print(context.out)?;
     let out = &mut *context.out;
+    if let Some(these) = report.these_usd {
+        writeln!(out, "these jobs: {}", dollars(these))?;
+    }
     writeln!(
         out,
         "without work: {} for {} of node time (booting, idle, silent or going)",

@@ -216,6 +216,9 @@ fn shared() -> History {
     log.used((600, 4200), 1, 0, 3, Some("train"));
     log.used((600, 4200), 2, 0, 1, None);
     log.used((4200, 7800), 3, 0, 0, Some("train"));
+    for (alloc, (by, team)) in log.told.ended.iter_mut().zip([("ann", "x"), ("bob", "x"), ("ann", "y")]) {
+        (alloc.by, alloc.labels) = (Some(by.to_owned()), [("team".to_owned(), team.to_owned())].into());
+    }
     log.clean(9000, &fixtures::ready(0));
     log.past([cleaned(0, 9000)], 10_000)
 }
@@ -224,21 +227,43 @@ fn shared() -> History {
 fn a_price_is_divided_by_vcpus_and_adds_up() {
     let past = shared();
     let usd = |micros| Usd::from_micros(micros);
-    let report = Report::of(&past, Span::from_s(10_000), By::Job);
+    let report = Report::of(&past, Span::from_s(10_000), By::Job, None);
     let lines: Vec<_> = report.lines.iter().map(|l| (l.what.clone(), l.usd, l.node_s)).collect();
     let id = |n| fixtures::job_id(n).to_string();
     assert_eq!(lines, [(id(3), usd(100_000), 3600), (id(1), usd(75_000), 2700), (id(2), usd(25_000), 900)]);
     // 600 s of boot and 1200 s until its end.
     assert_eq!((report.without_work_usd, report.without_work_node_s), (usd(50_000), 1800));
     assert_eq!((report.total_usd, report.node_s, report.nodes), (usd(250_000), 9000, 1));
-    let names = Report::of(&past, Span::from_s(10_000), By::Name);
+    let names = Report::of(&past, Span::from_s(10_000), By::Name, None);
     let lines: Vec<_> = names.lines.iter().map(|l| (l.what.as_str(), l.count, l.usd)).collect();
     assert_eq!(lines, [("train", 2, usd(175_000)), ("(no name)", 1, usd(25_000))]);
-    let sizes = Report::of(&past, Span::from_s(10_000), By::Size);
+    let by = |by: By, takes: Option<&dyn Fn(&CountedBy) -> bool>| {
+        let report = Report::of(&past, Span::from_s(10_000), by, takes);
+        let lines = report.lines.into_iter().map(|l| (l.what, l.count, l.usd.micros())).collect::<Vec<_>>();
+        (lines, report.these_usd)
+    };
+    let line = |what: &str, count, micros| (what.to_owned(), count, micros);
+    assert_eq!(by(By::Person, None), (vec![line("ann", 2, 175_000), line("bob", 1, 25_000)], None));
+    let team = By::Label("team".to_owned());
+    assert_eq!(by(team.clone(), None), (vec![line("x", 2, 100_000), line("y", 1, 100_000)], None));
+    let of_ann = |job: &CountedBy| job.by.as_deref() == Some("ann");
+    assert_eq!(
+        by(team, Some(&of_ann)),
+        (vec![line("y", 1, 100_000), line("x", 1, 75_000)], Some(usd(175_000))),
+        "the total is that of all"
+    );
+    assert_eq!(by(By::Label("no".to_owned()), None).0, [line("(no such label)", 3, 200_000)]);
+    for text in ["job", "name", "size", "person", "label:team"] {
+        assert_eq!(String::from(By::try_from(text.to_owned()).unwrap()), text);
+    }
+    for bad in ["", "label", "label:", "people", "job:x", "Name"] {
+        assert!(By::try_from(bad.to_owned()).is_err(), "{bad}");
+    }
+    let sizes = Report::of(&past, Span::from_s(10_000), By::Size, None);
     let [line] = sizes.lines.as_slice() else { panic!("{:?}", sizes.lines) };
     assert_eq!((line.what.as_str(), line.price_per_hour, line.usd), ("small", Some(usd(100_000)), usd(250_000)));
     // Only what lies in the time counts.
-    let last = Report::of(&past, Span::from_s(2200), By::Name);
+    let last = Report::of(&past, Span::from_s(2200), By::Name, None);
     assert_eq!((last.lines.len(), last.total_usd, last.without_work_usd), (0, usd(33_333), usd(33_333)));
 }
 
@@ -260,7 +285,7 @@ fn live_work_counts_until_now_and_a_life_without_a_price_counts_nothing() {
     log.told.ended[0].alloc_id = live.id();
     log.told.live.push(live.summary);
     let past = log.past([fixtures::ready(0), cleaned(1, 500)], 3700);
-    let report = Report::of(&past, HOUR, By::Name);
+    let report = Report::of(&past, HOUR, By::Name, None);
     let lines: Vec<_> = report.lines.iter().map(|l| (l.what.as_str(), l.usd, l.node_s)).collect();
     assert_eq!(lines, [("now", Usd::from_micros(100_000), 3600)]);
     assert_eq!((report.unpriced_nodes, report.nodes), (1, 2));
