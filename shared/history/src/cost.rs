@@ -151,8 +151,7 @@ impl Report {
             sizes.entry(key).or_default().add(member(life), from, to, time.as_ms(), charge);
             share(life, past.uses_of(life), (from, to), &mut jobs, &mut nobody);
         }
-        let none = CountedBy::default();
-        let of = |id: &JobId| past.jobs.get(id).unwrap_or(&none).clone();
+        let of = |id: &JobId| past.jobs.get(id).cloned().unwrap_or_default();
         jobs.retain(|id, _| takes.is_none_or(|takes| takes(&of(id))));
         let these = takes.map(|_| jobs.values().map(|sum| sum.charge).sum::<Charge>().usd());
         let together = |jobs, what: &dyn Fn(CountedBy) -> Option<String>, none: &str| {

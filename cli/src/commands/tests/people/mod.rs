@@ -111,3 +111,40 @@ async fn a_label_that_cannot_be_one_is_refused_by_its_name() {
     }
     assert!(parse(&["submit", "-l", "team", "--", "true"]).unwrap_err().to_string().contains("--label"));
 }
+
+#[tokio::test]
+async fn costs_have_the_names_of_people_and_labels() {
+    let world = World::with_policy().await;
+    let (placed, _) = world.put_running(1).await;
+    let mut of_bob = placed.clone();
+    (of_bob.summary.by, of_bob.summary.labels) = (Some("bob".into()), [("team".into(), "x".into())].into());
+    world.store().write(Some(&placed), &of_bob, Vec::new()).await.unwrap();
+    let first = async |world: &World, line: &[&str]| {
+        let out = world.run(&[&["cost"], line].concat()).await.done();
+        out.lines().nth(1).unwrap().split_whitespace().next().unwrap().to_owned()
+    };
+    for (line, what) in [
+        (&["--by", "person"][..], "bob"),
+        (&["--by", "label", "team"], "x"),
+        (&["--by", "label:team", "--since", "2h"], "x"),
+        (&["--by", "label", "no"], "(no"),
+        (&["-l", "team=x"], "(no"),
+    ] {
+        assert_eq!(first(&world, line).await, what, "{line:?}");
+    }
+    let of = async |world: &World, line: &[&str]| world.run(&[&["cost", "--json"], line].concat()).await.json();
+    let (all, mine) = (of(&world, &[]).await, of(&world, &["--mine"]).await);
+    assert_eq!((mine["lines"].as_array().unwrap().len(), mine["these_usd"].as_f64()), (0, Some(0.0)));
+    assert_eq!((&mine["total_usd"], all.get("these_usd")), (&all["total_usd"], None));
+    let of_bob = of(&as_person(&world, "bob"), &["--mine", "--by", "person"]).await;
+    assert_eq!((&of_bob["these_usd"], of_bob["lines"][0]["what"].as_str()), (&all["lines"][0]["usd"], Some("bob")));
+    assert!(world.run(&["cost", "--mine"]).await.done().contains("\nthese jobs: $0.00\n"));
+    for (line, says) in [
+        (&["cost", "--by", "label"][..], "--by: it must be name, job, size, person, or label with a key"),
+        (&["cost", "--by", "people"], "--by: it must be"),
+        (&["cost", "--by", "size", "--mine"], "a size has no person and no label"),
+    ] {
+        let error = world.run(line).await.result.unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string().starts_with(says), "{line:?}: {error}");
+    }
+}
