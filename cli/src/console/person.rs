@@ -197,9 +197,10 @@ mod tests {
     async fn without_an_answer_of_sts_nobody_has_a_name() {
         let denied =
             "<ErrorResponse><Error><Code>ExpiredToken</Code><Message>it is over</Message></Error></ErrorResponse>";
+        let empty = "<GetCallerIdentityResponse><GetCallerIdentityResult/></GetCallerIdentityResponse>";
         let home = tempfile::tempdir().unwrap();
         for (status, answer, is_again, says) in
-            [(403, denied, false, "ExpiredToken"), (200, "<GetCallerIdentityResponse/>", false, "AWS STS gave no name")]
+            [(403, denied, false, "ExpiredToken"), (200, empty, false, "AWS STS gave no name")]
         {
             let (url, _) = sts(status, answer).await;
             let error = person(&url, "AKIA1", home.path()).name().await.unwrap_err();

@@ -204,5 +204,8 @@ async fn without_nodes_nothing_cost_anything() {
     let world = World::with_policy().await;
     let out = world.run(&["cost"]).await.done();
     assert!(out.starts_with("without work: $0.00 for 0 s") && out.contains("total: $0.00 for 0 nodes"), "{out}");
-    assert!(parse(&["cost", "--since", "100d"]).is_err() && parse(&["cost", "--by", "colour"]).is_err());
+    assert!(parse(&["cost", "--since", "100d"]).is_err());
+    assert!(
+        world.run(&["cost", "--by", "colour"]).await.error().starts_with("--by: it must be name, job, size, person")
+    );
 }

@@ -223,8 +223,9 @@ async fn a_job_shows_its_allocs_and_their_ends() {
         row.contains("failed") && row.contains("15 min ago") && row.ends_with("30 s ago  3     exit code 3"),
         "{out}"
     );
-    let last = out.lines().last().unwrap();
-    assert!(last.contains("  place   alloc#") && last.contains("  on slot 0 ("), "{out}");
+    let mut story = out.lines().rev();
+    assert!(story.next().is_some_and(|last| last.contains("  end_alloc  alloc#")), "{out}");
+    assert!(story.next().is_some_and(|line| line.contains("  place ") && line.contains("  on slot 0 (")), "{out}");
     let head = format!("== {} on slot 0 (failed, 30 s ago)\n== exit code 3\n", alloc.id());
     for id in [id(1), alloc.id().to_string()] {
         let said = world.run(&["logs", &id]).await;
