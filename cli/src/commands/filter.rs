@@ -9,7 +9,7 @@ use crate::view::stored::Among;
 use clap::{ArgAction, Args};
 use model::amounts::Moment;
 use model::names::matches;
-use model::{JobState, JobSummary, Time};
+use model::{EndedAlloc, JobState, JobSummary, Time};
 use std::collections::BTreeMap;
 use store::End;
 
@@ -120,9 +120,18 @@ impl JobFilter {
         self.since.map_or(Time::from_ms(0), |since| since.before(now))
     }
 
+    /// Whether the job of this alloc has such a name and owner.
+    pub(super) fn takes_ended(&self, alloc: &EndedAlloc) -> bool {
+        self.takes_name(alloc.name.as_deref()) && self.owner.takes(alloc.by.as_deref(), &alloc.labels)
+    }
+
+    fn takes_name(&self, name: Option<&str>) -> bool {
+        self.name.as_ref().is_none_or(|wanted| matches(wanted, name.unwrap_or_default()))
+    }
+
     pub(super) fn takes(&self, job: &JobSummary, now: Time) -> bool {
         let state = self.states.is_empty() || self.states.contains(&job.state);
-        let name = self.name.as_ref().is_none_or(|wanted| matches(wanted, job.name.as_deref().unwrap_or_default()));
+        let name = self.takes_name(job.name.as_deref());
         let owner = self.owner.takes(job.by.as_deref(), &job.labels);
         state && name && owner && self.since.is_none_or(|since| job.submitted_at >= since.before(now))
     }

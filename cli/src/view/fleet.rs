@@ -3,9 +3,9 @@
 use super::attention;
 use super::live::LiveView;
 use history::{History, Strip};
-use model::{NodeId, Slot, Span};
+use model::{Slot, Span};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// How many parts the time has.
 const PARTS: usize = 240;
@@ -22,15 +22,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn of(past: &History, live: &LiveView, span: Span) -> Self {
-        let lives = live.present.nodes.iter().filter_map(|record| record.life());
-        let now: BTreeMap<NodeId, u32> = lives.map(|life| (life.node_id, life.offering.capacity.vcpus)).collect();
-        let policy = live.present.control.checked_policy().ok();
-        let sizes = policy.iter().flat_map(|(policy, _)| &policy.size);
-        let sizes: BTreeMap<&str, u32> = sizes.map(|size| (size.name.as_str(), size.capacity.vcpus)).collect();
-        let strip = Strip::of(past, span, PARTS, |life| {
-            let known = life.node_id.and_then(|id| now.get(&id));
-            known.or_else(|| sizes.get(life.size.as_deref()?)).copied().unwrap_or(0)
-        });
+        let strip = Strip::of(past, span, PARTS);
         let asks: BTreeSet<Slot> = attention::asking(live).map(|record| record.slot).collect();
         let mut order: Vec<Slot> = strip.slots.keys().copied().collect();
         order.sort_by_key(|slot| (!asks.contains(slot), *slot));

@@ -3,9 +3,11 @@
 //! A node's price at a moment is divided among the allocs on it by their vCPUs. The time of a node without an alloc
 //! (booting, idle, silent, going) belongs to nobody, and is a line of its own.
 //!
-//! Guarantees: the lines of all jobs, by whatever but sizes, and the line of nobody add up to the total. The lines of sizes do so alone.
+//! Guarantees: the lines of all jobs, by whatever but sizes and reasons, and the line of nobody add up to the
+//! total. The lines of sizes, and those of reasons, do so alone.
 //! Does not: know a bill. It takes the prices of the policy at the launch, from the launch to the end in the table.
 
+use super::reason::{self, NodeReason};
 use super::series::total;
 use super::{Charge, History, NodeLifetime, Use};
 use model::{JobId, Span, Time, Usd};
@@ -24,6 +26,8 @@ pub enum By {
     Name,
     /// Each size of nodes, with its price.
     Size,
+    /// Each reason for which nodes were there.
+    Reason,
     /// All jobs that the same person submitted together.
     Person,
     /// All jobs with the same value of this label together.
@@ -37,9 +41,10 @@ impl TryFrom<String> for By {
             ("job", "") => Ok(Self::Job),
             ("name", "") => Ok(Self::Name),
             ("size", "") => Ok(Self::Size),
+            ("reason", "") => Ok(Self::Reason),
             ("person", "") => Ok(Self::Person),
             ("label", key) if !key.is_empty() => Ok(Self::Label(key.to_owned())),
-            _ => Err("it must be name, job, size, person, or label with a key".to_owned()),
+            _ => Err("it must be name, job, size, reason, person, or label with a key".to_owned()),
         }
     }
 }
@@ -50,6 +55,7 @@ impl From<By> for String {
             By::Job => "job".to_owned(),
             By::Name => "name".to_owned(),
             By::Size => "size".to_owned(),
+            By::Reason => "reason".to_owned(),
             By::Person => "person".to_owned(),
             By::Label(key) => format!("label:{key}"),
         }
@@ -162,14 +168,8 @@ impl Report {
             By::Name => together(jobs, &|job| job.name, "(no name)"),
             By::Person => together(jobs, &|job| job.by, "(not known)"),
             By::Label(key) => together(jobs, &|mut job| job.labels.remove(key), "(no such label)"),
-            By::Size => sizes
-                .into_iter()
-                .map(|((size, market, price), sum)| CostLine {
-                    market: Some(market).filter(|m| !m.is_empty()),
-                    price_per_hour: price,
-                    ..sum.line(size, None)
-                })
-                .collect(),
+            By::Reason => by_reason(past, since, until),
+            By::Size => sizes.into_iter().map(|(of, sum)| sum.line_of_size(of)).collect(),
         };
         lines.sort_by_key(|line| (Reverse(line.usd), Reverse(line.node_s)));
         Self {
@@ -191,6 +191,10 @@ impl Report {
 }
 
 impl Sum {
+    fn line_of_size(self, (size, market, price_per_hour): (String, String, Option<Usd>)) -> CostLine {
+        CostLine { market: Some(market).filter(|m| !m.is_empty()), price_per_hour, ..self.line(size, None) }
+    }
+
     fn line(self, what: String, name: Option<String>) -> CostLine {
         let (from, to) = self.span.unwrap_or((Time::from_ms(0), Time::from_ms(0)));
         CostLine {
@@ -205,6 +209,17 @@ impl Sum {
             usd: self.charge.usd(),
         }
     }
+}
+
+fn by_reason(past: &History, since: Time, until: Time) -> Vec<CostLine> {
+    let mut reasons: BTreeMap<NodeReason, Sum> = BTreeMap::new();
+    for life in &past.lives {
+        let (from, to) = (life.from.max(since), life.to.unwrap_or(until).min(until));
+        for (reason, (ms, charge)) in reason::of(past, life, (from, to)) {
+            reasons.entry(reason).or_default().add(member(life), from, to, ms, charge);
+        }
+    }
+    reasons.into_iter().map(|(reason, sum)| sum.line(reason.text().to_owned(), None)).collect()
 }
 
 fn member(life: &NodeLifetime) -> String {

@@ -2,8 +2,8 @@
 //! who used it, and how many jobs waited.
 //!
 //! Flow: `timeline` makes the lives of the nodes from the events of slots and from the records, `uses` says from the allocs who
-//! used them, and which jobs waited, `series` counts over time, `strip` shows each slot, and `cost` computes who
-//! used the nodes for how much.
+//! used them, and which jobs waited, `series` counts over time, `strip` shows each slot, `cost` computes who
+//! used the nodes for how much, and `reason` why they were there.
 //! Guarantees: only the span that is asked for is read. Memory is bounded (`MOST`), and it is said if something was left out. The
 //! present state comes from the records, so a record makes up for a lost event where it can.
 //! Does not: go back further than allocs and events are kept (`history.finished_days`, `history.events_days`), or know a bill:
@@ -11,6 +11,7 @@
 
 mod charge;
 mod cost;
+mod reason;
 mod series;
 mod strip;
 mod timeline;
@@ -48,6 +49,7 @@ pub struct History {
     /// When jobs waited in the queue.
     pub waits: Vec<(Time, Time)>,
     pub jobs: BTreeMap<JobId, CountedBy>,
+    pub(crate) idle_timeout: Span,
     /// Whether something did not fit into memory.
     pub is_cut: bool,
 }
@@ -65,29 +67,42 @@ struct StoredPast {
     jobs: Vec<JobSummary>,
     /// The jobs that ended since then and did not complete.
     unfinished: Vec<Ended>,
-    /// The prices of the policy, by size.
-    prices: BTreeMap<String, Usd>,
+    policy: PolicyNow,
     is_cut: bool,
 }
 
-/// The prices of the stored policy, by size, and how far back everything is kept.
-fn policy(control: &Control) -> (BTreeMap<String, Usd>, Span) {
-    let Ok((policy, _)) = control.checked_policy() else { return (BTreeMap::new(), LONGEST) };
-    let kept = policy.history.keep_finished().min(policy.history.keep_events());
-    let mut prices: BTreeMap<String, Usd> = BTreeMap::new();
-    for size in policy.size {
-        // Of a size of several types, the cheapest counts until the record says which one it is.
-        let known = prices.entry(size.name).or_insert(size.price_per_hour);
-        *known = size.price_per_hour.min(*known);
+/// What the stored policy says of the past.
+#[derive(Clone, Debug, Default)]
+struct PolicyNow {
+    /// By size.
+    prices: BTreeMap<String, Usd>,
+    vcpus: BTreeMap<String, u32>,
+    idle_timeout: Span,
+    /// How far back everything is kept.
+    kept: Span,
+}
+
+impl PolicyNow {
+    fn of(control: &Control) -> Self {
+        let mut now = Self { kept: LONGEST, ..Self::default() };
+        let Ok((policy, _)) = control.checked_policy() else { return now };
+        now.kept = policy.history.keep_finished().min(policy.history.keep_events());
+        now.idle_timeout = Span::from_s(policy.idle.timeout_s);
+        for size in policy.size {
+            // Of a size of several types, the cheapest counts until the record says which one it is.
+            let known = now.prices.entry(size.name.clone()).or_insert(size.price_per_hour);
+            *known = size.price_per_hour.min(*known);
+            now.vcpus.insert(size.name, size.capacity.vcpus);
+        }
+        now
     }
-    (prices, kept)
 }
 
 impl StoredPast {
     /// Reads the last `span` before now, or as much of it as is kept. Returns its beginning, too.
     async fn read(store: &Store, span: Span, now: Time) -> Result<(Self, Time), DbError> {
-        let (prices, kept) = policy(&store.control().await?);
-        let from = now - span.min(kept).min(LONGEST);
+        let policy = PolicyNow::of(&store.control().await?);
+        let from = now - span.min(policy.kept).min(LONGEST);
         // The records are read after the events, so that they know everything that the events told. An alloc that ends meanwhile is
         // in both lists, and in neither if they were read the other way round.
         let nodes = async { Ok((store.slot_events(from, MOST).await?, store.nodes_listed(1).await?.rows)) };
@@ -95,7 +110,7 @@ impl StoredPast {
         let ((events, nodes), (live, ended), placed) = try_join3(nodes, allocs, store.placed()).await?;
         let (Past { rows: events, more: more_events }, Past { rows: ended, more: more_allocs }) = (events, ended);
         let is_cut = more_events || more_allocs;
-        Ok((Self { events, nodes, ended, live, jobs: placed.rows, unfinished: Vec::new(), prices, is_cut }, from))
+        Ok((Self { events, nodes, ended, live, jobs: placed.rows, unfinished: Vec::new(), policy, is_cut }, from))
     }
 }
 
@@ -116,7 +131,13 @@ impl History {
     }
 
     fn of(past: StoredPast, from: Time, now: Time) -> Self {
-        let lives = timeline::of(timeline::steps(past.events), &past.nodes, &past.prices, from, now);
+        let mut lives = timeline::of(timeline::steps(past.events), &past.nodes, &past.policy.prices, from, now);
+        let there = past.nodes.iter().filter_map(NodeRecord::life);
+        let there: BTreeMap<NodeId, u32> = there.map(|life| (life.node_id, life.offering.capacity.vcpus)).collect();
+        for life in &mut lives {
+            let known = life.node_id.and_then(|id| there.get(&id));
+            life.vcpus = known.or_else(|| past.policy.vcpus.get(life.size.as_ref()?)).copied().unwrap_or(0);
+        }
         let jobs = past.jobs.iter().map(|job| (job.job_id, &job.name, &job.by, &job.labels));
         let ended = past.ended.iter().map(|alloc| (alloc.alloc_id.job_id, &alloc.name, &alloc.by, &alloc.labels));
         let jobs = jobs.chain(ended).map(|(id, name, by, labels)| {
@@ -131,7 +152,16 @@ impl History {
         for used in uses {
             by_node.entry(used.node_id).or_default().push(used);
         }
-        Self { from, to: now, lives, uses: by_node, waits, jobs, is_cut: past.is_cut }
+        Self {
+            from,
+            to: now,
+            lives,
+            uses: by_node,
+            waits,
+            jobs,
+            idle_timeout: past.policy.idle_timeout,
+            is_cut: past.is_cut,
+        }
     }
 
     /// The uses of the node of this life.

@@ -3,7 +3,7 @@
 //! Guarantees: a part shows the phase that took most of it; a part without a node is empty.
 
 use super::series::Grid;
-use super::{History, NodeLifetime, Phase};
+use super::{History, Phase};
 use model::{Slot, Span, Time};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ struct SlotParts {
 }
 
 impl Strip {
-    /// The last `span` of a past, in this many parts. `vcpus` says how many the node of a life has; 0: it is not known.
-    pub fn of(past: &History, span: Span, parts: usize, vcpus: impl Fn(&NodeLifetime) -> u32) -> Self {
+    /// The last `span` of a past, in this many parts.
+    pub fn of(past: &History, span: Span, parts: usize) -> Self {
         let from = past.since(span);
         let grid = Grid::over(from, past.to, parts);
         let mut rows: BTreeMap<Slot, SlotParts> = BTreeMap::new();
@@ -45,7 +45,7 @@ impl Strip {
                     }
                 }
             }
-            let all = f64::from(vcpus(life).max(1));
+            let all = f64::from(life.vcpus.max(1));
             for used in uses {
                 grid.add(&mut row.full, used.from.max(from), used.to, f64::from(used.vcpus) / all);
             }

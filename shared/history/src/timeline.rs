@@ -7,7 +7,7 @@
 
 use super::uses::{Use, union};
 use model::events::PastLife;
-use model::{ActionName, Event, NodeId, NodeRecord, NodeState, NodeStatus, Slot, Time, Usd};
+use model::{ActionName, Event, Intent, NodeId, NodeRecord, NodeState, NodeStatus, Slot, Time, Usd};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ pub(super) enum NodeStep {
     Going,
     /// The life is over.
     Clean(Option<Box<PastLife>>),
+    /// An operator said so.
+    Intent(Intent),
 }
 
 /// What happened to the nodes of each slot, as the events tell it.
@@ -42,6 +44,9 @@ pub(super) fn steps(events: Vec<Event>) -> BTreeMap<Slot, Vec<(Time, NodeStep)>>
             Ok(ActionName::Disconnect | ActionName::MarkDown) => NodeStep::Silent,
             Ok(ActionName::ShutDown | ActionName::Terminate) => NodeStep::Going,
             Ok(ActionName::Clean) => NodeStep::Clean(event.life().map(Box::new)),
+            Ok(ActionName::Hold) => NodeStep::Intent(Intent::Hold),
+            Ok(ActionName::Drain) => NodeStep::Intent(Intent::Drain),
+            Ok(ActionName::Resume) => NodeStep::Intent(Intent::Run),
             _ => continue,
         };
         let slot = event.subject.strip_prefix("slot#").and_then(|slot| slot.parse().ok());
@@ -89,6 +94,10 @@ pub struct NodeLifetime {
     pub to: Option<Time>,
     /// The phases and when they began, in the order of time. [`Phase::Idle`] stands for both phases of a ready node.
     phases: Vec<(Time, Phase)>,
+    /// What operators said, and when.
+    pub(crate) intents: Vec<(Time, Intent)>,
+    /// 0: it is not known.
+    pub vcpus: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,7 +111,19 @@ impl NodeLifetime {
     fn begin(slot: Slot, from: Time, size: Option<String>, prices: &BTreeMap<String, Usd>) -> Self {
         let price = size.as_ref().and_then(|size| prices.get(size).copied());
         let phases = vec![(from, Phase::Booting)];
-        Self { slot, node_id: None, size, instance_type: None, market: None, price, from, to: None, phases }
+        Self {
+            slot,
+            node_id: None,
+            size,
+            instance_type: None,
+            market: None,
+            price,
+            from,
+            to: None,
+            phases,
+            intents: Vec::new(),
+            vcpus: 0,
+        }
     }
 
     /// A life whose first known step is this one: its launch was earlier, or was not told.
@@ -112,6 +133,16 @@ impl NodeLifetime {
             life.phases = vec![(at, Phase::Idle)];
         }
         life
+    }
+
+    /// When it first took work.
+    pub(crate) fn ready_at(&self) -> Option<Time> {
+        self.phases.iter().find(|(_, phase)| *phase == Phase::Idle).map(|(at, _)| *at)
+    }
+
+    /// Whether it is over, or going, and never took work.
+    pub(crate) fn never_worked(&self) -> bool {
+        self.ready_at().is_none() && (self.to.is_some() || self.phase() == Phase::Going)
     }
 
     fn phase(&self) -> Phase {
@@ -247,6 +278,7 @@ fn replay(lives: &mut Vec<NodeLifetime>, slot: Slot, mut steps: Vec<(Time, NodeS
             NodeStep::Heard if life.phase() == Phase::Silent => life.becomes(Phase::Idle, at),
             NodeStep::Silent => life.becomes(Phase::Silent, at),
             NodeStep::Going => life.becomes(Phase::Going, at),
+            NodeStep::Intent(intent) => life.intents.push((at, intent)),
             NodeStep::Clean(ended) => {
                 life.ends(at, ended.map(|e| *e));
                 lives.push(life);
@@ -266,6 +298,10 @@ fn as_recorded(life: &mut NodeLifetime, record: &NodeRecord) {
         && life.phase() == Phase::Booting
     {
         life.becomes(Phase::Idle, in_use.contact.first_ping_at);
+    }
+    let intent = record.life().map_or(Intent::Run, |life| life.intent);
+    if life.intents.is_empty() && intent != Intent::Run {
+        life.intents.push((life.from, intent));
     }
     match &record.state {
         NodeState::InUse(in_use) => match in_use.contact.status {

@@ -18,7 +18,7 @@ pub struct CostArgs {
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     since: Span,
     /// What each line is: name (all jobs with the same name together), job, person (who submitted them), label KEY (each value of this
-    /// label), or size (of nodes, with its price)
+    /// label), size (of nodes, with its price), or reason (why nodes were there: each moment of each node has one)
     #[arg(long, value_name = "WHAT", default_value = "name", num_args = 1..=2)]
     by: Vec<String>,
     #[command(flatten)]
@@ -77,12 +77,13 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
         By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Person => &["PERSON", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Label(_) => &["LABEL", "JOBS", "BEGAN", "NODE TIME", "COST"],
+        By::Reason => &["REASON", "NODES", "BEGAN", "NODE TIME", "COST"],
         By::Size => &["SIZE", "MARKET", "PRICE AN HOUR", "NODES", "BEGAN", "NODE TIME", "COST"],
     };
     let cells = |line: &CostLine| {
         let which = match &report.by {
             By::Job => vec![or_blank(line.name.as_ref())],
-            By::Name | By::Person | By::Label(_) => vec![line.count.to_string()],
+            By::Name | By::Person | By::Label(_) | By::Reason => vec![line.count.to_string()],
             By::Size => {
                 let price = line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string());
                 vec![or_blank(line.market.as_ref()), price, line.count.to_string()]

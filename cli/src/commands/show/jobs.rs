@@ -6,6 +6,7 @@
 //! behind. A list that is cut says so.
 //! Does not: change anything.
 
+use super::arrivals;
 use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
 use crate::console::show::{self, Rows, or_blank, when, when_some};
@@ -44,6 +45,9 @@ pub struct JobsArgs {
     /// Show the list again and again, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub(crate) watch: bool,
+    /// Print the jobs that ended, by default in the last 30 days, as a file for `simulate`, which compares policies on them
+    #[arg(long, conflicts_with_all = ["all", "states", "usage", "queue", "watch", "json"])]
+    arrivals: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -163,6 +167,10 @@ async fn ended(
 
 /// Lists the jobs.
 pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<Exit> {
+    if args.arrivals {
+        arrivals::print(context, &args.filter).await?;
+        return Ok(Exit::Done);
+    }
     let JobList { jobs, cut, next } = find(context, args).await?;
     let waits = jobs.iter().any(|job| !job.summary.state.is_ended());
     let next = if waits { next::for_list(next, context.err)? } else { None };

@@ -1,5 +1,6 @@
 //! Commands that show what is, what was, and what would be.
 
+mod arrivals;
 pub(crate) mod cost;
 pub(crate) mod history;
 pub(crate) mod job;

@@ -3,6 +3,7 @@
 use super::*;
 use model::fixtures::{self, at};
 use model::{ActionName, Rng, Subject};
+use std::collections::BTreeSet;
 
 const HOUR: Span = Span::from_s(3600);
 
@@ -306,4 +307,92 @@ fn what_is_no_event_of_ours_is_passed_over() {
         };
         assert!(timeline::steps(vec![event]).is_empty(), "{subject} {action}");
     }
+}
+
+fn reasons(past: &History, life: &NodeLifetime) -> Vec<(&'static str, i64)> {
+    let sums = reason::of(past, life, (past.from, past.to));
+    sums.into_iter().map(|(reason, (ms, _))| (reason.text(), ms / 1000)).collect()
+}
+
+#[test]
+fn each_moment_of_a_node_has_a_reason() {
+    let policy = || PolicyNow {
+        vcpus: [("small".to_owned(), 2)].into(),
+        idle_timeout: Span::from_s(60),
+        ..PolicyNow::default()
+    };
+    let mut log = a_life();
+    log.told.policy = policy();
+    let past = log.past([cleaned(0, 720)], 3600);
+    // One of two vCPUs worked for 300 s. Idle: 39 s before the work, and 60 of 100 s after it; then the minimum keeps the node.
+    let expected = [
+        ("work", 150),
+        ("room left beside work", 150),
+        ("boot", 61),
+        ("idle.timeout_s", 99),
+        ("nodes.min, demand sets, shutdown windows", 180),
+        ("silent", 60),
+        ("shutting down", 20),
+    ];
+    assert_eq!(reasons(&past, &past.lives[0]), expected);
+    // A node that never took work, and one that an operator held and then drained.
+    let mut log = Log::since(0);
+    log.told.policy = policy();
+    log.slot(0, 0, ActionName::Launch);
+    log.slot(300, 0, ActionName::ShutDown);
+    log.slot(310, 0, ActionName::Clean);
+    log.slot(0, 1, ActionName::Launch);
+    log.slot(50, 1, ActionName::Ready);
+    log.slot(70, 1, ActionName::Hold);
+    log.slot(500, 1, ActionName::Drain);
+    log.slot(520, 1, ActionName::Clean);
+    let past = log.past([cleaned(0, 310), cleaned(1, 520)], 900);
+    assert_eq!(reasons(&past, &past.lives[0]), [("failed start", 300), ("shutting down", 10)]);
+    assert_eq!(reasons(&past, &past.lives[1]), [("boot", 50), ("idle.timeout_s", 20), ("hold", 430), ("drain", 20)]);
+}
+
+#[test]
+fn the_reasons_add_up_to_the_bill_on_a_thousand_random_days() {
+    use ActionName::{Disconnect, Drain, Heartbeat, Hold, Launch, Ready, Resume, ShutDown};
+    let rng = Rng::seeded(65);
+    let below = |n: i64| i64::try_from(rng.bits() % u128::from(n.unsigned_abs())).unwrap();
+    let mut kinds = BTreeSet::new();
+    for _ in 0..1000 {
+        let mut log = Log::since(below(40_000));
+        log.told.policy = PolicyNow {
+            prices: [("small".to_owned(), Usd::from_micros(103_337))].into(),
+            vcpus: [("small".to_owned(), u32::try_from(below(5)).unwrap())].into(),
+            idle_timeout: Span::from_s(below(2000)),
+            kept: LONGEST,
+        };
+        for slot in 0..3 {
+            let mut s = below(20_000);
+            for _ in 0..below(12) {
+                let kinds = [Launch, Ready, Ready, Heartbeat, Disconnect, ShutDown, Hold, Resume, Drain];
+                match below(11) {
+                    9.. => log.clean(s, &fixtures::ready(slot)),
+                    n => log.slot(s, slot, kinds[usize::try_from(n).unwrap()]),
+                }
+                s += below(20_000);
+            }
+            for n in 0..u32::try_from(below(6)).unwrap() {
+                let from = below(80_000);
+                log.used((from, from + below(9000)), n, slot, 1 + n % 3, None);
+            }
+        }
+        let past = log.past([fixtures::ready(0), cleaned(1, 86_000)], 86_400);
+        let span = Span::from_s(1 + below(86_400));
+        let (report, by_size) = (Report::of(&past, span, By::Reason, None), Report::of(&past, span, By::Size, None));
+        let sum: Charge = past
+            .lives
+            .iter()
+            .flat_map(|life| reason::of(&past, life, (past.since(span), past.to)).into_values())
+            .map(|(_, charge)| charge)
+            .sum();
+        assert_eq!(sum, series::total(&past, span), "{past:?}");
+        let node_s = |report: &Report| report.lines.iter().map(|line| line.node_s).sum::<i64>();
+        assert!((node_s(&report) - node_s(&by_size)).abs() <= 10, "each line is rounded down: {report:?}");
+        kinds.extend(report.lines.into_iter().map(|line| line.what));
+    }
+    assert_eq!(kinds.len(), 10, "{kinds:?}");
 }
