@@ -151,7 +151,9 @@ impl NodeLifetime {
 
     fn becomes(&mut self, phase: Phase, at: Time) {
         if self.phase() != phase {
-            self.phases.push((at.max(self.from), phase));
+            // A record may be older than the newest event.
+            let at = self.phases.last().map_or(at, |(last, _)| at.max(*last));
+            self.phases.push((at, phase));
         }
     }
 
@@ -170,6 +172,7 @@ impl NodeLifetime {
         if let Some(first) = self.phases.first_mut() {
             first.0 = assigned_at;
         }
+        self.phases.iter_mut().for_each(|(at, _)| *at = assigned_at.max(*at));
     }
 
     /// The phases between two moments, in the order of time.
