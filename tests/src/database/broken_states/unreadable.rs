@@ -42,7 +42,7 @@ fn attributes() -> Vec<(&'static str, Vec<Nonsense>)> {
         (
             "allocs",
             vec![
-                ("version", Some(s("x"))),
+                ("placed_at", Some(s("x"))),
                 ("client", Some(s("bored"))),
                 ("desired", None),
                 ("placed_seq", Some(s("x"))),
