@@ -206,6 +206,10 @@ async fn without_nodes_nothing_cost_anything() {
     assert!(out.starts_with("without work: $0.00 for 0 s") && out.contains("total: $0.00 for 0 nodes"), "{out}");
     assert!(parse(&["cost", "--since", "100d"]).is_err());
     assert!(
-        world.run(&["cost", "--by", "colour"]).await.error().starts_with("--by: it must be name, job, size, reason, person")
+        world
+            .run(&["cost", "--by", "colour"])
+            .await
+            .error()
+            .starts_with("--by: it must be name, job, size, reason, person")
     );
 }
