@@ -37,7 +37,7 @@ use uses::MOST;
 pub const LONGEST: Span = Span::from_s(90 * 86_400);
 
 /// How many of the jobs that wait are read, and of those that ended without a node.
-const MOST_WAITING: usize = 10_000;
+const MOST_WAITING: usize = 2_000;
 
 #[derive(Clone, Debug)]
 pub struct History {
