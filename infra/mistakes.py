@@ -122,7 +122,7 @@ MISTAKES = [
     Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "NodesTable.DeletionPolicy"),
     Mistake("provisioned capacity", put("JobsTable", "BillingMode", value="PROVISIONED"), "BillingMode"),
     Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "JobsTable.GlobalSecondaryIndexes.3.Projection.NonKeyAttributes"),
-    Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "AllocsTable.GlobalSecondaryIndexes.Projection.NonKeyAttributes"),
+    Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "AllocsTable.GlobalSecondaryIndexes.1.Projection.NonKeyAttributes"),
     Mistake("an index with another range", index("HandlesTable", "KeySchema", 1, "AttributeName", value="handle"), "HandlesTable.GlobalSecondaryIndexes.KeySchema.1.AttributeName"),
     # Functions
     Mistake("the wrong binary", lambda t: t["Resources"]["SweepDispatch"]["Metadata"]["BuildProperties"].update(Binary="heartbeat-ingest"), "builds the binary heartbeat-ingest"),
