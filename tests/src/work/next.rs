@@ -60,7 +60,8 @@ async fn each_end_starts_the_next_job_and_the_last_one_wakes_a_run() {
             ["submit", "place", "start", "end_alloc", "end_job"].iter().all(|told| story.contains(told)),
             "{story}"
         );
-        assert_eq!(world.look.history(&format!("job#{id}"), 10).await.unwrap(), [], "rows tell it");
+        let events = world.look.history(&format!("job#{id}"), 10).await.unwrap();
+        assert!(events.iter().all(|event| event.action == "wait"), "rows tell the rest: {events:?}");
     }
     // Three jobs wait at first: after the third draw, less than a quarter of them is left.
     assert_eq!(handed_on, [true, true, false, false]);
