@@ -152,6 +152,7 @@ pub struct AllocSummary {
     #[serde(default)]
     pub needs: Needs,
     /// What its part of the node costs.
+    #[serde(default)]
     pub price_per_hour: Usd,
     #[serde(default)]
     pub failure_policy: FailurePolicy,
