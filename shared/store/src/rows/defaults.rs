@@ -84,7 +84,10 @@ fn every_default_of_the_contract_counts_when_the_attribute_is_absent() {
     check::<JobSummary>(Table::Jobs, "jobs", &row(&job), &["failed_count", "lost_count", "usd"]);
 
     let alloc = Alloc::place(fixtures::alloc_id(1), &job, &node, at(1)).unwrap();
-    assert_eq!(check::<Alloc>(Table::Allocs, "allocs", &row(&alloc), &[]), ["awaiting", "handed_on", "price_per_hour"].into());
+    assert_eq!(
+        check::<Alloc>(Table::Allocs, "allocs", &row(&alloc), &[]),
+        ["awaiting", "handed_on", "price_per_hour"].into()
+    );
     check::<AllocSummary>(Table::Allocs, "allocs", &row(&alloc), &[]);
     for (map, parts) in [("needs", 8), ("work", 2), ("failure_policy", 7)] {
         let found = check::<Job>(Table::Jobs, map, &row(&job), &[]);
