@@ -6,7 +6,7 @@ use crate::commands::batch;
 use crate::commands::operate::{cancel, demand, exec, handles, waiting};
 use crate::commands::output::{fetch, logs};
 use crate::commands::set_up::{doctor, down, init, policy, sizes, teardown, up};
-use crate::commands::show::{cost, history, job, jobs, nodes, plan, status};
+use crate::commands::show::{cost, history, job, jobs, nodes, plan, shares, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
 use crate::console::{Context, Exit};
@@ -83,6 +83,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Estimate what the nodes cost, and for whom, from the list prices in the policy
     Cost(cost::CostArgs),
+    /// Show whose turn it is, and what each share of the policy uses and may use
+    Shares(shares::SharesArgs),
     /// Show the cluster on a page of this machine, until Ctrl-C
     Web(web::WebArgs),
     /// Let every instance go and prove that none is left, before the stack is deleted
@@ -146,6 +148,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::History(args) => history::run(context, &args).await.map(done),
         Command::Status(args) => watch::show(context, args.watch, async |page| status::run(page, &args).await).await,
         Command::Cost(args) => cost::run(context, &args).await.map(done),
+        Command::Shares(args) => shares::run(context, &args).await.map(done),
         Command::Web(args) => web::run(context, &args).await,
         Command::Teardown(args) => teardown::run(context, &args).await,
         Command::Down(args) => down::run(context, &args).await,

@@ -47,6 +47,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("rerun", "nodekeeper rerun --failed --memory 16G sweep"),
     ("resume", "nodekeeper resume 3"),
     ("run", "nodekeeper run --vcpus 4 --memory 8G --in fit.py -- python3 fit.py"),
+    ("shares", "nodekeeper shares"),
     ("shell", "nodekeeper shell fit"),
     ("sizes", "nodekeeper sizes --file policy.toml"),
     ("status", "nodekeeper status --watch"),
@@ -60,11 +61,11 @@ const EXAMPLES: &[(&str, &str)] = &[
 const GROUPS: &[(&str, &str)] = &[
     (
         "What it needs",
-        "vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require exclusive nodes",
+        "vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require exclusive nodes licences",
     ),
     ("What it runs", "image entrypoint registry_login caches env env_file stdin role secrets secret_files ulimits"),
     ("Its files", "inputs workdir outputs keep_failed keep keep_every_s"),
-    ("When it runs", "key priority not_before_at give_up_after_s after after_any after_each"),
+    ("When it runs", "key share priority not_before_at give_up_after_s after after_any after_each"),
     ("Arrays and files of jobs", "count array max_failures pack at_once file again"),
     (
         "How it ends, and what happens then",
@@ -94,6 +95,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("uncordon undrain", "resume"),
     ("events", "history"),
     ("price bill", "cost"),
+    ("sshare fairshare qquota limits", "shares"),
 ];
 
 /// The command with examples and groups, in all its commands. `path` has the words before it, without the program.

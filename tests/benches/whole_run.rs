@@ -136,7 +136,7 @@ async fn fill(case: &str, size: u32, dynamo: &Dynamo, cloud: &Ec2, policy: &Poli
                 let record = store.write(None, &record, Vec::new()).await.unwrap();
                 if matches!(case, "busy" | "queue") {
                     let job = store.write(None, &job(n), Vec::new()).await.unwrap();
-                    let placing = Placing { replaces: None, output: None, keep, now: at(70) };
+                    let placing = Placing { replaces: None, output: None, keep, now: at(70), only_if: None };
                     place(store, &job, &[(0, &record)], &placing).await.unwrap();
                     let id = AllocId { job_id: job.summary.job_id, member: 0, copy: 0 };
                     let alloc = store.alloc(id).await.unwrap().unwrap();

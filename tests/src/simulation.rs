@@ -382,6 +382,61 @@ fn the_policy_with_the_cheaper_types_is_cheaper_and_the_same_arrivals_give_the_s
     assert_eq!(compared(1, &policies, arrivals), first);
 }
 
+/// A day of twenty people: three floods, some who work all day with short jobs, some with a few long ones, and two with a deadline.
+fn day_of_twenty() -> String {
+    let rng = model::Rng::seeded(20);
+    let mut lines = Vec::new();
+    let mut add = |person: usize, hour: f64, minutes: f64, count: u32| {
+        let (at_s, seconds) = ((hour * 3600.0) as u64, (minutes * 60.0) as u64);
+        lines.push(format!(
+            "{{\"at_s\": {at_s}, \"seconds\": {seconds}, \"count\": {count}, \"by\": \"p{person:02}\"}}"
+        ));
+    };
+    // At the head of the day each of three people asks for an hour and a half of the whole cluster.
+    (0..3).for_each(|person| add(person, 0.2 * person as f64, 20.0, 160));
+    for person in 3..12 {
+        (0..16).for_each(|n| add(person, 0.5 * f64::from(n) + rng.between(0.0, 0.4), rng.between(2.0, 10.0), 1));
+    }
+    for person in 12..18 {
+        (0..2).for_each(|n| add(person, 3.0 * f64::from(n) + rng.between(0.0, 2.0), rng.between(60.0, 120.0), 2));
+    }
+    (18..20).for_each(|person| add(person, 5.0, 15.0, 40));
+    lines.join("\n")
+}
+
+/// How long the jobs of each person waited, without shares and with a share for each.
+#[test]
+fn nightly_a_day_of_twenty_people_is_one_in_which_no_flood_makes_others_wait_for_hours() {
+    let policy = "[nodes]\nmax = 4\n[launch]\ntemplate = \"lt-0123456789abcdef0\"\nsubnets = [\"subnet-0aaa\", \"subnet-0bbb\"]\n\
+                  [[size]]\nname = \"any\"\ninstance_types = [\"m7a.2xlarge\", \"m7i.2xlarge\"]\n";
+    let shares: String = (0..20).map(|n| format!("[[share]]\nname = \"p{n:02}\"\nmembers = [\"p{n:02}\"]\n")).collect();
+    let with = format!("{policy}{shares}");
+    let measured = compared(1, &[("without", policy), ("with", &with)], &day_of_twenty());
+    let [without, with] = &measured[..] else { panic!("{measured:?}") };
+    assert_eq!((without.done, with.done), (without.submitted, with.submitted));
+    let median = |of: &Measured, person: &str| of.waited_of[person][of.waited_of[person].len() / 2].as_s() / 60.0;
+    let longest = |of: &Measured, person: &str| of.waited_of[person].last().unwrap().as_s() / 60.0;
+    println!("person  jobs  without: median, longest (min)  with: median, longest (min)");
+    for (person, waits) in &without.waited_of {
+        println!(
+            "{person}  {:4}  {:6.0} {:6.0}  {:6.0} {:6.0}",
+            waits.len(),
+            median(without, person),
+            longest(without, person),
+            median(with, person),
+            longest(with, person)
+        );
+    }
+    let others = (3..20).map(|n| format!("p{n:02}"));
+    for person in others {
+        assert!(longest(with, &person) < 60.0, "{person} waited for {:.0} min", longest(with, &person));
+        assert!(
+            median(without, &person) > 60.0 || person.as_str() >= "p12",
+            "{person} has waited for hours without shares"
+        );
+    }
+}
+
 #[test]
 fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
     let policies = [

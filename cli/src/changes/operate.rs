@@ -38,8 +38,9 @@ pub(crate) async fn lacking<'a>(
     let why = |job: &JobSpec| {
         let never = || policy.never_follows(&job.needs, &job.failure_policy);
         let rule = || never().map(|(rule, why)| format!("the retry rule {rule} can never be followed: {why}"));
-        let why = policy.lack(&job.needs).or_else(rule)?;
-        Some(format!("{why}: `nodekeeper sizes` shows what the sizes have"))
+        let of_sizes = policy.lack(&job.needs).or_else(rule);
+        let of_sizes = of_sizes.map(|why| format!("{why}: `nodekeeper sizes` shows what the sizes have"));
+        of_sizes.or_else(|| policy.lacks_licence(&job.needs))
     };
     jobs.into_iter().enumerate().filter_map(|(n, job)| Some((n, why(job)?))).collect()
 }

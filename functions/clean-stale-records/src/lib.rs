@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use cloud::Ec2;
 use model::functions::CLEAN_STALE_RECORDS;
 use model::{Cloud, Function, Time};
-use runtime::answer::{ActionAnswer, RunAnswer};
+use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};
 use runtime::env::FunctionNeeds;
@@ -54,7 +54,7 @@ impl Controller for Cleaning<'_> {
     const FUNCTION: Function = CLEAN_STALE_RECORDS;
     const PLAN: fn(&Observation, Time) -> CleaningPlan = plan;
 
-    async fn observe(&self, _: Time, clock: RunClock) -> Result<Observation, ObserveError> {
+    async fn observe(&self, _: Time, clock: RunClock, _: Ran) -> Result<Observation, ObserveError> {
         Observation::read_for_cleaning(self.store, self.cloud, || clock.now()).await
     }
 

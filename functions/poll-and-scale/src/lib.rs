@@ -21,7 +21,7 @@ use model::control::PollTurn;
 use model::functions::POLL_AND_SCALE;
 use model::policy::Poll;
 use model::{Cloud, ControlKey, Function, LaunchSettings, Span, Time};
-use runtime::answer::{ActionAnswer, RunAnswer};
+use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};
 use runtime::env::FunctionNeeds;
@@ -99,8 +99,11 @@ impl Controller for Scaling<'_> {
         }
     }
 
-    async fn observe(&self, now: Time, _: RunClock) -> Result<Observation, ObserveError> {
-        Observation::read(self.store, self.cloud, now).await
+    async fn observe(&self, now: Time, _: RunClock, ran: Ran) -> Result<Observation, ObserveError> {
+        match ran {
+            Ran::Whole => Observation::read_in_turn(self.store, self.cloud, now).await,
+            _ => Observation::read(self.store, self.cloud, now).await,
+        }
     }
 
     async fn act(&self, run: Run<'_>, plan: &FleetPlan) -> Vec<ActionAnswer> {

@@ -23,7 +23,7 @@ pub use plan::{SweepPlan, plan};
 use async_trait::async_trait;
 use model::functions::SWEEP_DISPATCH;
 use model::{ClusterName, Function, Time};
-use runtime::answer::{ActionAnswer, RunAnswer};
+use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
 use runtime::controller::{self, Controller};
 use runtime::env::FunctionNeeds;
@@ -92,7 +92,7 @@ impl Controller for Schedule<'_> {
     const FUNCTION: Function = SWEEP_DISPATCH;
     const PLAN: fn(&Observation, Time) -> SweepPlan = plan;
 
-    async fn observe(&self, now: Time, _: RunClock) -> Result<Observation, ObserveError> {
+    async fn observe(&self, now: Time, _: RunClock, _: Ran) -> Result<Observation, ObserveError> {
         observe(self.0, now).await
     }
 

@@ -28,7 +28,7 @@ pub trait Controller: Sync {
     }
 
     /// Reads everything that the plan needs. The run began at `now`.
-    async fn observe(&self, now: Time, clock: RunClock) -> Result<Observation, ObserveError>;
+    async fn observe(&self, now: Time, clock: RunClock, ran: Ran) -> Result<Observation, ObserveError>;
 
     async fn act(&self, run: Run<'_>, plan: &Plan<Self::Action>) -> Vec<ActionAnswer>;
 
@@ -63,7 +63,7 @@ async fn run<C: Controller>(
         let (observed, ran) = (ObservedCounts::default(), Ran::NotItsTurn);
         return Ok(RunAnswer::new(C::FUNCTION.name, clock.now(), observed, Vec::new(), &clock, ran));
     };
-    let seen = controller.observe(now, clock).await?;
+    let seen = controller.observe(now, clock, ran).await?;
     let now = clock.now();
     let plan = C::PLAN(&seen, now);
     let wrong = signs::wrong(C::FUNCTION, &Facts::of_run(C::FUNCTION, &seen, &plan, now));

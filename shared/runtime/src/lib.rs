@@ -6,6 +6,7 @@
 //! | [`plan_state`] | an observation as JSON: `plan --state` and `--save` |
 //! | [`controller`] | a scheduled run from its start to its answer: observe, plan, act |
 //! | [`run`] | the one run loop: locks, freshness, deadline, outcome, event |
+//! | [`shares`] | what each share has used, and the turn to place what is under a limit |
 //! | [`instances`] | what actions of several functions do with instances |
 //! | [`clock`], [`record_locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
@@ -36,3 +37,5 @@ pub mod signs;
 mod trust;
 pub mod validation;
 pub mod watchdog;
+
+pub use queue::shares;

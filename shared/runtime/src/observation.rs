@@ -13,10 +13,11 @@
 pub use crate::queue::{Audience, QueuePart, QueueRead};
 use crate::queue::{BEHIND_FOR_A_PERSON, FollowersRead, PutOffRead, Queued};
 use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
+use crate::shares::{SharesRead, read_shares, take_limit_turn};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join_all, try_join3};
 use model::after::{Ends, Followed};
-use model::control::{ListPlace, NoPolicy};
+use model::control::{ListPlace, NoPolicy, PollTurn};
 use model::functions::POLL_AND_SCALE;
 use model::ids::Ulid;
 use model::{
@@ -80,6 +81,9 @@ pub struct Observation {
     pub after_place: Option<ListPlace>,
     /// The live allocs, in the order of their ids.
     pub allocs: Vec<AllocSummary>,
+    pub shares: SharesRead,
+    /// The turn to place jobs under a limit; `None` while another run has it. Where only a plan is shown, it is not taken.
+    pub limit_turn: Option<PollTurn>,
     /// The handles that are due. Only sweep-dispatch reads them.
     pub handles: Vec<Handle>,
     /// The caches that live allocs name, of the nodes that have a cache that is due. Only sweep-dispatch reads them.
@@ -128,6 +132,11 @@ impl Lists {
     pub async fn read(store: &Store, cloud: &dyn Cloud, audience: Audience, now: Time) -> Result<Self, ObserveError> {
         let control = store.control().await?;
         let (policy, policy_version) = control.checked_policy()?;
+        let mut empty = Observation::empty(policy.clone(), policy_version, now);
+        // What this run reads later is then newer than all that other runs place.
+        if audience == Audience::Turn && policy.has_limits() {
+            empty.limit_turn = take_limit_turn(store, now).await?;
+        }
         let is_large = is_large(&control, &policy);
         let segments = segments(is_large);
         let list =
@@ -142,7 +151,6 @@ impl Lists {
         let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
         let instances =
             if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
-        let empty = Observation::empty(policy, policy_version, now);
         let seen = Observation { instances, is_large, control, ..empty };
         Ok(Self { observation: seen, nodes, queue, followers, put_off, placed, allocs })
     }
@@ -189,6 +197,8 @@ impl Lists {
         seen.read_followed(store).await?;
         seen.read_failures(store).await?;
         seen.complete(store).await?;
+        let (rules, rows) = ((&seen.policy, seen.control.totals.as_ref()), (&*seen.allocs, &*seen.nodes));
+        seen.shares = read_shares(store, rules, rows, seen.observed_at).await?;
         Ok(seen)
     }
 }
@@ -207,6 +217,8 @@ impl Observation {
             failures: BTreeMap::new(),
             after_place: None,
             allocs: Vec::new(),
+            shares: SharesRead::default(),
+            limit_turn: Some(PollTurn::new(&ControlKey::LimitTurn)),
             handles: Vec::new(),
             used_caches: BTreeMap::new(),
             jobs_place: None,
@@ -222,6 +234,11 @@ impl Observation {
     /// Reads what poll-and-scale needs for its decisions.
     pub async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         Lists::read(store, cloud, Audience::Run, now).await?.observed(store).await
+    }
+
+    /// The same for a run that places jobs.
+    pub async fn read_in_turn(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
+        Lists::read(store, cloud, Audience::Turn, now).await?.observed(store).await
     }
 
     /// The same with jobs that are put off, for a person. No run reads them before they are due.

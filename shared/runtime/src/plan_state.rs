@@ -5,6 +5,7 @@
 //! Does not: hide names, addresses or instance ids; keep what is wrong with the rows that are quarantined.
 
 use crate::observation::{Observation, QueueRead, ends, followed_of};
+use crate::shares::SharesRead;
 use crate::validation::Quarantined;
 use model::after::{Ends, Followed};
 use model::control::ListPlace;
@@ -47,6 +48,9 @@ pub struct PlanState {
     /// By a job of the array.
     #[serde(default, skip_serializing_if = "is_default")]
     failures: BTreeMap<JobId, u64>,
+    /// What each share has used.
+    #[serde(default, skip_serializing_if = "is_default")]
+    used: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "is_default")]
     used_caches: BTreeMap<NodeId, BTreeSet<String>>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -84,6 +88,7 @@ impl Observation {
             queue: self.queue.clone(),
             followed: Some(self.ends.clone()),
             failures: self.failures.iter().map(|(array, failed)| (array.job(0), *failed)).collect(),
+            used: self.shares.used.clone(),
             used_caches: self.used_caches.clone(),
             ended: self.ended.clone(),
             quarantined: self.quarantined.clone(),
@@ -123,6 +128,7 @@ impl Observation {
             after_place: state.after_place,
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
             handles: state.handles,
+            shares: SharesRead { used: state.used, ..SharesRead::default() },
             used_caches: state.used_caches,
             jobs_place: state.jobs_place,
             ended: state.ended,

@@ -26,6 +26,8 @@ pub struct Placing<'a> {
     pub output: Option<(&'a S3Prefix, &'a ClusterName)>,
     pub keep: Retention,
     pub now: Time,
+    /// What must hold besides, for a job under a limit: the turn of the run.
+    pub only_if: Option<&'a Write>,
 }
 
 /// Places these members of a job, each on a node of its own: all of them, or none. The nodes must take work and have
@@ -45,8 +47,8 @@ pub async fn place(
     let hosts: Vec<String> = members.iter().filter(|_| members.len() > 1).map(|(_, node)| address(node)).collect();
     let inputs = inputs(store, job).await?;
     let (mut job, mut written) = (job.clone(), Vec::new());
-    // Besides the members, a part writes the job, and an event or the alloc that is replaced.
-    for part in members.chunks((MAX_TRANSACTION_ITEMS - 2) / WRITES_OF_MEMBER.saturating_add(job.work.caches.len())) {
+    // Besides the members, a part writes the job, and an event or the alloc that is replaced, and checks a turn.
+    for part in members.chunks((MAX_TRANSACTION_ITEMS - 3) / WRITES_OF_MEMBER.saturating_add(job.work.caches.len())) {
         match place_part(store, &job, part, (&hosts, &inputs), placing).await {
             Ok((after, nodes)) => {
                 job = after;
@@ -110,6 +112,7 @@ async fn place_part(
         let reason = Reason::PlacedInPart { placed: job_after.summary.allocs.len(), of: job.summary.needs.nodes };
         writes.push(event_of(&Subject::Job(job.summary.job_id), ActionName::Place, &reason, keep, now));
     }
+    writes.extend(placing.only_if.cloned());
     let done = store.transact(&writes).await;
     if done.as_ref().is_err_and(WriteError::is_conflict) {
         skip_spent_ids(store, job, &placed).await?;
@@ -125,7 +128,7 @@ async fn place_member(
     inputs: &Inputs,
     placing: &Placing<'_>,
 ) -> Result<(Vec<Write>, NodeRecord), WriteError> {
-    let Placing { replaces, output, keep, now } = *placing;
+    let Placing { replaces, output, keep, now, .. } = *placing;
     let mut alloc = Alloc::place(id, job, node, now).ok_or(WriteError::CONFLICT)?;
     alloc.summary.replaces = replaces.map(Alloc::id);
     alloc.output_s3 = output.map(|(prefix, cluster)| prefix.place(cluster, id));

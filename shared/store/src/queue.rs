@@ -12,10 +12,11 @@ use crate::rows::listed::{Listed, Unreadable};
 use crate::rows::{self, FOLLOWING, PUT_OFF, QUEUED, n, s};
 use crate::store::Store;
 use crate::tables::{DUE, QUEUE, Table};
-use model::{Array, Job, JobId, JobSummary, Time};
+use model::control::PolicyRow;
+use model::{Array, ControlKey, Job, JobId, JobSummary, Time};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 impl Store {
     /// Every job that has not ended, queued ones first, each group in the order of the queue; at most `most` waiting jobs. Also the
@@ -34,8 +35,14 @@ impl Store {
 
     /// The waiting jobs behind this rank, also those that follow other jobs or are put off, in the order of the queue, at most `most`.
     pub async fn waiting(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
-        let hashes: Vec<&'static str> = QUEUED.into_iter().chain([FOLLOWING, PUT_OFF]).collect();
-        self.waiting_in(&hashes, behind, most).await
+        let shares = self.share_queues().await?;
+        self.waiting_in(&every_queue(&shares), behind, most).await
+    }
+
+    /// The values of `queue` of the jobs of each share that the policy has or had.
+    async fn share_queues(&self) -> Result<Vec<String>, DbError> {
+        let policy: PolicyRow = self.entry(&ControlKey::Policy).await?;
+        Ok(policy.shares.iter().map(|share| rows::queue_of(share)).collect())
     }
 
     /// The first jobs that are put off, in the order of the queue, at most `most`.
@@ -62,9 +69,43 @@ impl Store {
         Ok(failed.iter().filter_map(count).fold(0, u64::saturating_add))
     }
 
-    /// The jobs behind this rank that may be placed, in the order of the queue, at most `most`.
-    pub async fn queued(&self, behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
-        self.waiting_in(&QUEUED, behind, most).await
+    /// The jobs behind this rank that may be placed, at most `most`: of no share, and of each of these shares. Each part is read in the
+    /// order of the queue, and from a long one come no more jobs than from the others, unless these have fewer. `end` is the first rank
+    /// behind which a part has more.
+    pub async fn queued(
+        &self,
+        shares: &BTreeSet<String>,
+        behind: Option<&str>,
+        most: usize,
+    ) -> Result<WaitingJobs, DbError> {
+        let queues: Vec<String> = shares.iter().map(|share| rows::queue_of(share)).collect();
+        let of_shares = queues.iter().map(|queue| vec![queue.as_str()]);
+        let mut parts: Vec<(Vec<&str>, WaitingJobs)> =
+            of_shares.chain([QUEUED.to_vec()]).map(|queues| (queues, WaitingJobs::default())).collect();
+        let (mut wanted, mut left): (Vec<usize>, usize) = ((0..parts.len()).collect(), most);
+        while !wanted.is_empty() && left > 0 {
+            let each = left.div_ceil(wanted.len());
+            let read = wanted.iter().filter_map(|n| parts.get(*n)).map(|(queues, part)| {
+                let from = part.end.as_deref().or(behind);
+                self.waiting_in(queues, from, each)
+            });
+            for (n, read) in wanted.iter().zip(futures::future::try_join_all(read).await?) {
+                left = left.saturating_sub(read.jobs.len());
+                if let Some((_, part)) = parts.get_mut(*n) {
+                    part.jobs.extend(read.jobs);
+                    part.unreadable.extend(read.unreadable);
+                    part.end = read.end;
+                }
+            }
+            wanted.retain(|n| parts.get(*n).is_some_and(|(_, part)| part.end.is_some()));
+        }
+        let mut all =
+            WaitingJobs { end: parts.iter().filter_map(|(_, part)| part.end.clone()).min(), ..Default::default() };
+        for (_, part) in parts {
+            all.jobs.extend(part.jobs);
+            all.unreadable.extend(part.unreadable);
+        }
+        Ok(all)
     }
 
     /// The jobs behind this rank that follow other jobs, in the order of the queue, at most `most`.
@@ -88,8 +129,9 @@ impl Store {
     /// The waiting jobs that were submitted last, the newest first, at most `most`. The index has the order of the
     /// queue, so this costs a query for each priority that waiting jobs have. `end` says that more jobs wait.
     pub async fn waiting_newest(&self, most: usize) -> Result<WaitingJobs, DbError> {
-        let hashes = QUEUED.into_iter().chain([FOLLOWING, PUT_OFF]);
-        let parts = futures::future::try_join_all(hashes.map(|hash| self.newest_of(hash, most))).await?;
+        let shares = self.share_queues().await?;
+        let hashes = every_queue(&shares).into_iter().map(|hash| self.newest_of(hash, most));
+        let parts = futures::future::try_join_all(hashes).await?;
         // A job that is older than `known` may have a newer one that was not read.
         let known = parts.iter().filter_map(|(_, cut)| *cut).max();
         let all = parts.into_iter().fold(Listed::default(), |all, (part, _)| all.and(part.read));
@@ -105,7 +147,7 @@ impl Store {
 
     /// The newest jobs of each priority with this value of `queue`, and the newest of the jobs at which a priority was
     /// cut off.
-    async fn newest_of(&self, hash: &'static str, most: usize) -> Result<(QueueShard, Option<JobId>), DbError> {
+    async fn newest_of(&self, hash: &str, most: usize) -> Result<(QueueShard, Option<JobId>), DbError> {
         // Only the jobs that the commands submit are spread evenly.
         let is_spread = QUEUED.get(1..).is_some_and(|spread| spread.contains(&hash));
         let limit = if is_spread { share(most, SPREAD) } else { most };
@@ -130,19 +172,18 @@ impl Store {
     }
 
     /// The jobs behind this rank that have one of these values of `queue`, merged.
-    async fn waiting_in(
-        &self,
-        hashes: &[&'static str],
-        behind: Option<&str>,
-        most: usize,
-    ) -> Result<WaitingJobs, DbError> {
+    async fn waiting_in(&self, hashes: &[&str], behind: Option<&str>, most: usize) -> Result<WaitingJobs, DbError> {
         let mut parts: Vec<QueueShard> = hashes.iter().map(|hash| QueueShard::behind(hash, behind)).collect();
         // The jobs are spread evenly over the values. So the first page of each value is nearly always enough.
-        let limit = if most == usize::MAX { None } else { i32::try_from(share(most, hashes.len())).ok() };
+        let limit = match (most, hashes.len()) {
+            (usize::MAX, _) => None,
+            (most, 1) => i32::try_from(most).ok(),
+            (most, hashes) => i32::try_from(share(most, hashes)).ok(),
+        };
         let mut wanted: Vec<usize> = (0..parts.len()).collect();
         loop {
             let pages = wanted.iter().filter_map(|n| parts.get(*n)).map(|part| async move {
-                self.db.query(&Query { limit, ..jobs_with(part.hash) }, part.next.clone()).await
+                self.db.query(&Query { limit, ..jobs_with(&part.hash) }, part.next.clone()).await
             });
             let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
             for (n, page) in wanted.iter().zip(pages) {
@@ -161,6 +202,11 @@ impl Store {
             wanted = parts.iter().enumerate().filter(|(_, p)| behind(p)).map(|(n, _)| n).collect();
         }
     }
+}
+
+/// The values of `queue` of all waiting jobs, if those of the shares have these.
+fn every_queue(shares: &[String]) -> Vec<&str> {
+    QUEUED.into_iter().chain([FOLLOWING, PUT_OFF]).chain(shares.iter().map(String::as_str)).collect()
 }
 
 /// The query of the jobs with this value of `queue`.
@@ -213,7 +259,7 @@ impl WaitingJobs {
 
 /// The waiting jobs with one value of `queue`, as far as they were read.
 struct QueueShard {
-    hash: &'static str,
+    hash: String,
     read: Listed<JobSummary>,
     /// Where the next page begins; `None` if everything was read.
     next: Option<PageKey>,
@@ -222,12 +268,12 @@ struct QueueShard {
 }
 
 impl QueueShard {
-    fn behind(hash: &'static str, rank: Option<&str>) -> Self {
+    fn behind(hash: &str, rank: Option<&str>) -> Self {
         let next = rank.map(|rank| {
             let id = rank.split_once('#').map_or("", |(_, id)| id);
             PageKey::from([("queue".into(), s(hash)), ("rank".into(), s(rank)), ("job_id".into(), s(id))])
         });
-        Self { hash, read: Listed::default(), next, last: String::new() }
+        Self { hash: hash.to_owned(), read: Listed::default(), next, last: String::new() }
     }
 
     fn add(&mut self, page: Page) {
@@ -376,6 +422,51 @@ mod tests {
             read.push(index.read.load(Ordering::Relaxed));
         }
         assert!(read[1] <= read[0] * 3 / 2 && read[1] < 900, "{read:?}");
+    }
+
+    /// An index of 20,000 jobs, each of which has the share of its number.
+    fn shared(share_of: impl Fn(u32) -> Option<u32>) -> (Arc<Index_>, BTreeSet<String>) {
+        let (mut index, mut shares) = (Index_::default(), BTreeSet::new());
+        for n in 0..20_000 {
+            let mut job = job(n);
+            job.summary.share = share_of(n).map(|share| format!("s{share}"));
+            shares.extend(job.summary.share.clone());
+            index.put(&job, None);
+        }
+        (Arc::new(index), shares)
+    }
+
+    #[tokio::test]
+    async fn a_head_of_fifty_shares_reads_hardly_more_than_one_without_and_has_as_many_of_each() {
+        let mut read = Vec::new();
+        for has_shares in [false, true] {
+            let (index, shares) = shared(|n| has_shares.then_some(n % 50));
+            let head = Store::new(Arc::clone(&index) as Arc<dyn Db>).queued(&shares, None, 1000).await.unwrap();
+            let of = |share: &String| head.jobs.iter().filter(|job| job.share.as_ref() == Some(share)).count();
+            assert!(head.jobs.len() >= 1000 && head.end.is_some());
+            assert!(shares.iter().all(|share| of(share) == 20), "{:?}", shares.iter().map(of).collect::<Vec<_>>());
+            read.push(index.read.load(Ordering::Relaxed));
+        }
+        assert!(read[1] * 10 <= read[0] * 13, "{read:?}");
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_one_share_takes_what_the_others_leave_and_each_job_is_read_in_some_part() {
+        let (index, shares) = shared(|n| Some(if n % 2000 == 0 { 1 + n / 2000 } else { 0 }));
+        let store = Store::new(index);
+        let head = store.queued(&shares, None, 1000).await.unwrap();
+        let flood = head.jobs.iter().filter(|job| job.share.as_deref() == Some("s0")).count();
+        assert_eq!((flood, head.jobs.len()), (990, 1000), "the ten others are all there");
+        let (mut read, mut behind): (HashSet<JobId>, _) = (HashSet::new(), None);
+        loop {
+            let part = store.queued(&shares, behind.as_deref(), 1500).await.unwrap();
+            read.extend(part.jobs.iter().map(|job| job.job_id));
+            behind = part.end;
+            if behind.is_none() {
+                break;
+            }
+        }
+        assert_eq!(read.len(), 20_000);
     }
 
     #[tokio::test]

@@ -85,8 +85,8 @@ pub const QUEUE: Index = Index {
     name: "queue",
     key: range_key(text("queue"), text("rank")),
     projected: Some(names![
-        version state name by labels priority submitted_at needs array_count array_limit max_failures after paused give_up_after_s
-        tries done allocs
+        version state name by labels share priority submitted_at needs array_count array_limit max_failures after paused
+        give_up_after_s tries done allocs
     ]),
 };
 
@@ -108,7 +108,7 @@ pub const LIVE: Index = Index {
     key: range_key(text("live_node"), text("alloc_id")),
     projected: Some(names![
         slot node_id desired client placed_seq placed_at started_at phase awaiting unknown_since_at stopping_since_at
-        replaces replaced_by needs price_per_hour failure_policy
+        replaces replaced_by share by needs price_per_hour failure_policy
     ]),
 };
 
@@ -117,7 +117,7 @@ pub const LIVE: Index = Index {
 pub const ENDED: Index = Index {
     name: "ended",
     key: range_key(text("ended"), number("finished_at")),
-    projected: Some(names![node_id placed_at needs name by share labels]),
+    projected: Some(names![node_id placed_at needs price_per_hour name by share labels]),
 };
 
 /// Events by their time: those of slots, from which costs are computed, apart from the others.

@@ -61,7 +61,7 @@ pub async fn end_alloc(
     if let Some(node) = node {
         let mut after = node.without_alloc(id, now).map_err(|_| WriteError::CONFLICT)?;
         if let Some(NextPlaced { job, output, .. }) = next {
-            let placing = Placing { replaces: None, output, keep, now };
+            let placing = Placing { replaces: None, output, keep, now, only_if: None };
             let (of_next, with_next) = place_one(store, job, &after, &placing).await?;
             writes.extend(of_next);
             after = with_next;

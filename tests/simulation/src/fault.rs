@@ -233,6 +233,8 @@ faults! {
     KeyGivenAgain = 0.0,
     /// the list of what starts next is lost, older than it says, counts for too long, or is drawn again from its beginning
     NextListWrong = 0.02,
+    /// any chance: the policy has shares, one of them with a limit (`--fault`)
+    Shares = 0.0,
 }
 
 impl Fault {

@@ -397,6 +397,15 @@ impl Scenario {
         }
     }
 
+    /// Adds two shares to the policy, of which the lesser one has a limit.
+    pub fn add_shares(&mut self) {
+        let most = self.max().div_ceil(2).max(2);
+        if let Some(policy) = self.policy.as_object_mut() {
+            let shares = json!([{"name": "a", "members": ["a-*"], "running": most}, {"name": "b", "members": ["b-*"], "weight": 2}]);
+            policy.extend([("share".to_owned(), shares), ("shares".to_owned(), json!({"half_life_h": 0.5}))]);
+        }
+    }
+
     /// Adds a size of several types to the policy, behind the others. It is usually the cheapest.
     pub fn add_several(&mut self) {
         let share = if self.seed.is_multiple_of(3) { 0.6 } else { 1.0 };

@@ -34,6 +34,8 @@ const WORLDS: &[(&str, &[u64])] = &[
     ("--small --hours 2 --fault ListCollapses=0.05 --fault ListLoses=0.3", &[11, 12]),
     // clean-stale-records ends the work on nodes that nobody else looks at.
     ("--small --hours 3 --fault CutOff=0.05 --fault InstanceDies=0.1 --fault FunctionDown=0.05", &[11, 17]),
+    // The policy has shares, one of them with a limit.
+    ("--small --hours 1 --fault Shares=1", &[1]),
     // Demand sets end.
     ("--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", &[1]),
 ];

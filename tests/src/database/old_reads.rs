@@ -92,7 +92,7 @@ async fn the_copy_that_stays_is_chosen_among_all_copies() {
     let other = nodes.iter().find(|n| n.node_id().is_some_and(|id| id != node)).unwrap();
     let before = look.job(original.job_id).await.unwrap().unwrap();
     let keep = Retention::of(&world.policy);
-    let placing = Placing { replaces: Some(&unknown), output: None, keep, now };
+    let placing = Placing { replaces: Some(&unknown), output: None, keep, now, only_if: None };
     place(look, &before, &[(0, other)], &placing).await.unwrap();
     let update = AllocUpdate {
         alloc_id: original,

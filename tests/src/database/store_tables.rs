@@ -84,5 +84,5 @@ pub(crate) fn spec() -> JobSpec {
 }
 
 pub(crate) fn placing_at(s: i64) -> Placing<'static> {
-    Placing { replaces: None, output: None, keep: KEEP, now: at(s) }
+    Placing { replaces: None, output: None, keep: KEEP, now: at(s), only_if: None }
 }

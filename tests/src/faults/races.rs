@@ -1,9 +1,10 @@
 //! Races: many claims of one slot, and several runs at the same time.
 
 use crate::world::{START, World, job, quick_policy};
-use model::{JobState, NewLife, NodeId, NodeRecord, Slot};
+use model::{Job, JobId, JobState, NewLife, NodeId, NodeRecord, Slot};
 use nodekeeper_simulation::embedded::Embedded;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::Store;
 
@@ -75,4 +76,74 @@ async fn two_runs_at_once_never_exceed_the_maximum() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_runs_at_once_never_exceed_the_maximum() {
     runs_at_once(10).await;
+}
+
+/// What the live allocs count for each share, person and licence.
+async fn counts(world: &World) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let lives = world.look.nodes().await.unwrap();
+    for id in lives.iter().filter_map(NodeRecord::life).flat_map(|life| life.allocs.iter()) {
+        let alloc = world.look.alloc(*id).await.unwrap().unwrap().summary;
+        *counts.entry(format!("share {}", alloc.share.unwrap())).or_default() += 1;
+        *counts.entry(alloc.by.unwrap()).or_default() += u64::from(alloc.needs.vcpus);
+        for (name, many) in alloc.needs.licences {
+            *counts.entry(name).or_default() += u64::from(many);
+        }
+    }
+    counts
+}
+
+/// Three limits, each with more work than it allows and more room than it needs. Ends hand their room on, and so many runs at once
+/// read, plan and place. Returns the most of each that was there.
+async fn limits_under(runs: usize) -> BTreeMap<String, u64> {
+    let mut policy = quick_policy();
+    policy["nodes"]["max"] = json!(12);
+    policy["share"] = json!([{"name": "a", "members": ["*"], "running": 4}, {"name": "b", "members": ["*"]}]);
+    policy["person"] = json!({"vcpus": 5});
+    policy["limits"] = json!({"licences": {"matlab": 3}});
+    let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
+    for n in 0..36_u32 {
+        let mut spec = job(&["one"]);
+        spec.share = Some(if n % 3 == 0 { "b" } else { "a" }.to_owned());
+        if n % 4 == 0 {
+            spec.needs.licences = [("matlab".to_owned(), 1 + n % 2)].into();
+        }
+        let id = JobId::new(world.look.rng().ulid(world.now()));
+        let mut job = Job::submit(id, spec, world.now()).unwrap();
+        job.summary.by = Some(["ann", "bob", "eve"][(n % 5).min(2) as usize].to_owned());
+        world.look.write(None, &job, Vec::new()).await.unwrap();
+    }
+    let mut most: BTreeMap<String, u64> = BTreeMap::new();
+    for _ in 0..150 {
+        futures::future::join_all((0..runs).map(|_| world.poll())).await;
+        let now = counts(&world).await;
+        now.into_iter()
+            .for_each(|(name, many)| _ = most.entry(name).and_modify(|most| *most = many.max(*most)).or_insert(many));
+        world.step().await;
+        world.check().await;
+        if world.look.jobs().await.unwrap().iter().all(|job| job.summary.state == JobState::Complete) {
+            return most;
+        }
+    }
+    panic!("some jobs are left: {:#?}", world.look.jobs().await.unwrap());
+}
+
+async fn hold_limits(runs: usize) {
+    let most = limits_under(runs).await;
+    for (name, limit) in [("share a", 4), ("ann", 5), ("bob", 5), ("eve", 5), ("matlab", 3)] {
+        let there = most.get(name).copied().unwrap_or(0);
+        assert!(there <= limit, "{name}: {there} at once, {limit} are allowed");
+    }
+    assert_eq!(most.get("share a"), Some(&4), "{most:?}");
+    assert!(most.get("share b") > Some(&4), "{most:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_runs_at_once_never_exceed_a_limit_of_work_and_use_all_of_it() {
+    hold_limits(10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nightly_a_hundred_runs_at_once_never_exceed_a_limit_of_work_and_use_all_of_it() {
+    hold_limits(100).await;
 }

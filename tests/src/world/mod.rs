@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use grant_credentials::Grants;
 use grant_credentials::sts::{AssumeRole, Sts, StsError};
 use model::cloud::{BATCH_TAG, NODE_TAG};
-use model::control::{Document, PolicyRow};
+use model::control::PolicyRow;
 use model::functions::{CLEAN_STALE_RECORDS, GRANT_CREDENTIALS, HEARTBEAT_INGEST, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::wire::JobCredentials;
 use model::{
@@ -463,10 +463,9 @@ pub fn invariant_one_copy_of_a_member(allocs: &[model::AllocSummary]) {
 }
 
 pub async fn set_policy(store: &Store, policy: &Policy) {
-    let document = policy.to_json().to_string();
     let old = store.control().await.unwrap().policy;
     let row = match &old {
-        Some(old) => old.with(Document { document }),
+        Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old)).entry),
         None => PolicyRow::of_policy(policy),
     };
     store.write(old.as_ref(), &row, Vec::new()).await.unwrap();

@@ -70,7 +70,7 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
         writeln!(context.out, "{}", show::command(&line))?;
         return Ok(Exit::Done);
     }
-    if !Others::of(&cluster, [alloc.by.as_deref()]).await?.agree(context, "enter", args.yes)? {
+    if !Others::of(&cluster, [alloc.summary.by.as_deref()]).await?.agree(context, "enter", args.yes)? {
         return Ok(Exit::Failed);
     }
     let told: String = show::one_line(&show::command(command)).chars().take(MAX_EVENT_CHARS).collect();

@@ -8,11 +8,11 @@
 
 use crate::changes::operate::record_event;
 use crate::commands::submit::strict_json;
-use crate::console::{Cluster, Context, Exit, bounded, show};
+use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::control::PolicyRow;
-use model::policy::{Size, reference};
+use model::policy::{MAX_SHARES, Size, reference};
 use model::{ActionName, Catalogue, CataloguePart, ControlKey, Offers, Policy, Subject, Time};
 use runtime::catalogue;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit>
     let key = ControlKey::Policy.to_string();
     if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
         // The stored row cannot be read, so there is nothing to compare with.
-        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document)).await;
+        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document, None)).await;
         stored_as(context, &cluster, after, "over a row that could not be read").await?;
     } else {
         store_over(context, &cluster, control.policy.as_ref(), &document).await?;
@@ -279,7 +279,14 @@ pub(super) async fn store_over(
             writeln!(context.out, "{line}")?;
         }
     }
-    let after = PolicyRow::of_document(document);
+    let after = PolicyRow::of_document(document, before);
+    if after.shares.len() > MAX_SHARES {
+        bail!(UsageError(format!(
+            "with those that it had, these are {} shares, and jobs may wait in each: at most {MAX_SHARES} are possible; keep the \
+             name of an old one in place of a new one",
+            after.shares.len()
+        )));
+    }
     let written = cluster.store.write(before, &after, Vec::new()).await;
     stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
 }

@@ -7,4 +7,5 @@ pub(crate) mod job;
 pub(crate) mod jobs;
 pub(crate) mod nodes;
 pub(crate) mod plan;
+pub(crate) mod shares;
 pub(crate) mod status;

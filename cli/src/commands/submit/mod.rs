@@ -64,7 +64,10 @@ pub(crate) struct JobOptions {
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = named)]
     #[serde(serialize_with = "table")]
     labels: Vec<(String, String)>,
-    /// From 0 to 1000; jobs with a higher priority come first
+    /// The share of the policy that it counts for, if you are a member of several; by default the first one
+    #[arg(long, value_name = "NAME")]
+    share: Option<String>,
+    /// From 0 to 1000; jobs with a higher priority come first, of a share those of the share
     #[arg(long, default_value_t = DEFAULT_PRIORITY)]
     priority: u32,
     /// vCPUs for each member
@@ -85,6 +88,10 @@ pub(crate) struct JobOptions {
     /// Share nodes with no other job
     #[arg(long)]
     exclusive: bool,
+    /// How many it uses of something that limits.licences of the policy counts, such as matlab=2; may be given several times
+    #[arg(long = "needs", value_name = "NAME[=N]", action = ArgAction::Append, value_parser = counted)]
+    #[serde(serialize_with = "table")]
+    licences: Vec<(String, u32)>,
     /// The number of members, from 1 to 256: they start together, each on its own node
     #[arg(long, default_value_t = Needs::default().nodes)]
     nodes: u32,
@@ -283,6 +290,7 @@ impl JobOptions {
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
         }
+        once("--needs", self.licences.iter().map(|(name, _)| name))?;
         let fields = serde_json::from_value(serde_json::to_value(self)?)?;
         let mut spec = JobSpec { env: environment(&self.env, &self.env_file)?, ..fields };
         spec.work.command = command.to_vec();
@@ -290,7 +298,7 @@ impl JobOptions {
     }
 }
 
-fn table<S: Serializer>(given: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+fn table<S: Serializer, V: Serialize>(given: &[(String, V)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(given.iter().map(|(name, value)| (name, value)))
 }
 
@@ -298,6 +306,12 @@ fn table<S: Serializer>(given: &[(String, String)], serializer: S) -> Result<S::
 pub(crate) fn named(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn counted(text: &str) -> Result<(String, u32), String> {
+    let (name, count) = text.split_once('=').unwrap_or((text, "1"));
+    let count = count.parse::<u32>().ok().filter(|count| *count > 0);
+    Ok((name.to_owned(), count.ok_or("it must be NAME or NAME=N, with a number of at least 1")?))
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &SubmitArgs) -> anyhow::Result<Exit> {

@@ -272,10 +272,18 @@ pub(crate) async fn submit_once(
     Err(contended())
 }
 
-/// These new jobs, with who submits them.
+/// These new jobs, with who submits them and for which share.
 pub(crate) async fn signed(cluster: &Cluster, mut jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
     let by = cluster.reach.who.name().await?;
-    jobs.iter_mut().for_each(|job| job.summary.by = Some(by.to_owned()));
+    // Without a policy that can be read, nothing is known of its shares: the jobs count for the default one.
+    let policy = cluster.store.ingest_control().await?.checked_policy().ok();
+    for job in &mut jobs {
+        let named = job.summary.share.take();
+        if let Some((policy, _)) = &policy {
+            job.summary.share = policy.share_for(Some(by), named.as_deref()).map_err(UsageError)?;
+        }
+        job.summary.by = Some(by.to_owned());
+    }
     Ok(jobs)
 }
 

@@ -213,3 +213,88 @@ async fn without_nodes_nothing_cost_anything() {
             .starts_with("--by: it must be name, job, size, reason, person")
     );
 }
+
+const SHARES: &str = "\n[limits]\nlicences = {matlab = 2}\n[[share]]\nname = \"a\"\nmembers = [\"a*\"]\nweight = 3\nrunning = 4\n\
+    [[share]]\nname = \"b\"\nmembers = [\"ann\", \"bob\"]\n[[share]]\nname = \"c\"\nmembers = [\"eve\"]\n";
+
+/// A world with three shares. Ann, who gives the commands, is a member of two.
+async fn world() -> (World, tempfile::TempDir) {
+    let (world, dir) = (World::new().await, tempfile::tempdir().unwrap());
+    world.run(&["policy", "set", &file(&dir, "p.toml", &format!("{POLICY}{SHARES}"))]).await.done();
+    (world, dir)
+}
+
+impl World {
+    /// The share of the job that this line submits.
+    async fn share_of(&self, line: &[&str]) -> String {
+        let jobs = self.run(&[&["submit", "--json"], line].concat()).await.json();
+        jobs[0]["share"].as_str().unwrap_or("none").to_owned()
+    }
+}
+
+#[tokio::test]
+async fn a_job_counts_for_the_first_share_of_its_submitter_or_the_one_that_is_named() {
+    let (world, dir) = world().await;
+    assert_eq!(world.share_of(&["--", "true"]).await, "a");
+    assert_eq!(world.share_of(&["--share", "b", "--", "true"]).await, "b");
+    let line = file(&dir, "jobs", "{\"command\": [\"true\"], \"share\": \"b\"}\n");
+    assert_eq!(world.share_of(&["--file", &line]).await, "b");
+    for (share, says) in [
+        ("c", "--share c: ann is no member of it, and may submit to: a, b"),
+        ("d", "--share d: the policy has no such share; ann may submit to: a, b"),
+    ] {
+        let error = world.run(&["submit", "--share", share, "--", "true"]).await.error();
+        assert_eq!(error, says);
+    }
+    assert_eq!(world.store().queue_listed(usize::MAX).await.unwrap().jobs.len(), 3, "the others were not written");
+    let none = World::with_policy().await;
+    let error = none.run(&["submit", "--share", "a", "--", "true"]).await.error();
+    assert_eq!(error, "--share a: the policy has no shares, so leave it out");
+}
+
+#[tokio::test]
+async fn more_of_a_licence_than_there_is_is_refused_with_what_there_is() {
+    let (world, _dir) = world().await;
+    let job = &world.run(&["submit", "--json", "--needs", "matlab=2", "--", "true"]).await.json()[0];
+    assert_eq!(job["licences"], serde_json::json!({"matlab": 2}));
+    for (needs, says) in [
+        ("matlab=3", "it needs 3 of matlab, and limits.licences has 2"),
+        ("fluent", "it needs fluent, and limits.licences of the policy has: matlab"),
+    ] {
+        let error = world.run(&["submit", "--needs", needs, "--", "true"]).await.error();
+        assert_eq!(error, says);
+    }
+    for bad in ["matlab=0", "matlab=x", "matlab=-1"] {
+        assert!(parse(&["submit", "--needs", bad, "--", "true"]).is_err(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn jobs_of_a_share_that_the_policy_lost_still_wait_where_everybody_reads() {
+    let (world, dir) = world().await;
+    world.run(&["submit", "--share", "b", "--", "true"]).await.done();
+    world.run(&["policy", "set", &file(&dir, "q.toml", POLICY)]).await.done();
+    assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
+    let seen = runtime::observation::Observation::read(world.store(), &Listed::default(), at(1000)).await.unwrap();
+    assert_eq!(seen.jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn shares_are_shown_in_their_turn_with_what_waits_and_what_is_allowed() {
+    let (world, _dir) = world().await;
+    for share in ["a", "b", "b"] {
+        world.run(&["submit", "--share", share, "--", "true"]).await.done();
+    }
+    let shares = world.run(&["shares", "--json"]).await.json();
+    let of = |name: &str| shares.as_array().unwrap().iter().find(|share| share["share"] == name).unwrap().clone();
+    assert_eq!(
+        (&of("a")["part"], &of("a")["waiting"], &of("a")["limits"]["running"]),
+        (&0.6.into(), &1.into(), &4.into())
+    );
+    assert_eq!((&of("b")["waiting"], &of("c")["waiting"]), (&2.into(), &0.into()));
+    let out = world.run(&["shares"]).await.done();
+    assert!(out.starts_with("SHARE  WEIGHT  PART  USED  PLACED"), "{out}");
+    assert!(out.contains("a      3       60 %  0 %   0 of 4"), "{out}");
+    let none = World::with_policy().await;
+    assert!(none.run(&["shares"]).await.error().starts_with("the policy has no shares: add [[share]]"));
+}

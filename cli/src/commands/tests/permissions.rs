@@ -31,6 +31,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::History(_)
         | Command::Status(_)
         | Command::Cost(_)
+        | Command::Shares(_)
         | Command::Web(_) => Some("reader"),
         Command::Submit(_)
         | Command::Batch(_)

@@ -11,11 +11,12 @@ Table = Mapping[str, str]
 
 # `in_` stands for `in`, which is a word of Python. An amount may have a unit: memory="4G", timeout="1h".
 Fields = TypedDict("Fields", {
-    "name": str, "labels": Table, "priority": int, "env": Table, "after": str | Texts, "after_any": str | Texts,
+    "name": str, "labels": Table, "share": str, "priority": int, "env": Table, "after": str | Texts, "after_any": str | Texts,
     "not_before_at": str, "give_up_after": Amount,
     # What each member needs of its node.
     "vcpus": int, "memory": Amount, "scratch": Amount, "gpus": int, "gpu_type": str, "gpu_memory": Amount,
     "instance_type": str, "market": str, "arch": str, "require": Texts, "exclusive": bool, "nodes": int,
+    "licences": Mapping[str, int],
     # What the nodes run.
     "image": str, "entrypoint": str, "registry_login": str, "caches": Texts, "ulimits": Table, "timeout": Amount,
     "in_": str | Texts, "workdir": str, "outputs": Texts, "keep": str, "keep_every": Amount,

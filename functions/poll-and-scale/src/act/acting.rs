@@ -5,7 +5,7 @@
 //! Does not: contain any action; the other files do.
 
 use super::launch_rate::LaunchRate;
-use model::control::FailedStarts;
+use model::control::{FailedStarts, PollTurn};
 use model::{Cloud, JobId, LaunchCall, LaunchSettings, NodeId, NodeRecord, Scope};
 use runtime::answer::ActError;
 use runtime::run::Run;
@@ -25,6 +25,8 @@ pub(super) struct Acting<'a> {
     pub(super) rate: LaunchRate,
     /// The entry of the failed starts as this run last wrote it. `None`: this run has not written it.
     pub(super) failed_starts: tokio::sync::Mutex<Option<FailedStarts>>,
+    /// The turn in which this run places what is under a limit, if it has one.
+    pub(super) limit_turn: tokio::sync::Mutex<Option<PollTurn>>,
     /// The jobs whose rows turned out to be unreadable.
     pub(super) unreadable: Mutex<BTreeSet<JobId>>,
     /// The instances of the nodes that this run shuts down. They are terminated together with the others.
@@ -44,6 +46,7 @@ impl<'a> Acting<'a> {
             keep: Retention::of(policy),
             rate,
             failed_starts: tokio::sync::Mutex::default(),
+            limit_turn: tokio::sync::Mutex::new(run.observed.limit_turn.clone()),
             unreadable: Mutex::default(),
             ending: Mutex::default(),
             run,

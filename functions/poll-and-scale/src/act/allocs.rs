@@ -69,7 +69,16 @@ impl Acting<'_> {
         let records: Vec<NodeRecord> = on.iter().map(|(_, n)| self.record(*n)).collect::<Result<_, _>>()?;
         let members: Vec<(u32, &NodeRecord)> = on.iter().map(|(m, _)| *m).zip(&records).collect();
         let output = self.run.observed.policy.output.s3.as_ref().map(|prefix| (prefix, &self.settings.cluster));
-        let placing = Placing { replaces, output, keep: self.keep, now };
+        // Only one run at a time places what is under a limit, and that one after the other: two transactions that check the same row
+        // at the same time are a conflict.
+        let is_limited = self.run.observed.policy.limits_job(&job.summary);
+        let turn = if is_limited { Some(self.limit_turn.lock().await) } else { None };
+        let check = match turn.as_deref() {
+            Some(Some(turn)) => Some(unchanged(turn)),
+            Some(None) => return Err(ActError::CONFLICT),
+            None => None,
+        };
+        let placing = Placing { replaces, output, keep: self.keep, now, only_if: check.as_ref() };
         for written in place(self.run.store, job, &members, &placing).await? {
             self.run.locks.wrote(written);
         }

@@ -7,7 +7,8 @@
 use super::acting::Acting;
 use crate::plan::FleetPlan;
 use model::control::{AnnouncedRow, NextJobs, NextList};
-use model::{ControlKey, Event, Reason, Span, Waiting};
+use model::{ControlKey, Event, Reason, Span, Version, Waiting};
+use runtime::shares::end_limit_turn;
 use std::sync::PoisonError;
 use store::{Store, change, ignore_conflict};
 
@@ -41,6 +42,26 @@ impl Acting<'_> {
         // A conflict is fine: another run has listed what it has read.
         if let Err(error) = ignore_conflict(self.run.store.write_entry(&before, &before.with(next)).await) {
             tracing::warn!(%error, "the jobs that start next were not listed");
+        }
+    }
+
+    /// Adds to the totals what this run has counted. If that fails, a later run counts it.
+    pub(super) async fn note_totals(&self) {
+        let Some((before, after)) = self.run.observed.shares.totals.as_ref().filter(|_| self.run.may_begin()) else {
+            return;
+        };
+        if let Err(error) = ignore_conflict(self.run.store.write_entry(before, after).await) {
+            tracing::warn!(%error, "what shares have used was not noted");
+        }
+    }
+
+    /// Lets another run place what is under a limit.
+    pub(super) async fn end_turn(&self) {
+        let Some(turn) = self.limit_turn.lock().await.take().filter(|turn| turn.version != Version::UNWRITTEN) else {
+            return;
+        };
+        if let Err(error) = end_limit_turn(self.run.store, &turn, self.run.now()).await {
+            tracing::warn!(%error, "the turn to place what is under a limit was not given back: it ends by itself");
         }
     }
 

@@ -71,6 +71,8 @@ impl Perform<Action> for Acting<'_> {
         self.note_queue_place(plan).await;
         self.note_after_place().await;
         self.list_next(plan).await;
+        self.note_totals().await;
+        self.end_turn().await;
     }
 }
 

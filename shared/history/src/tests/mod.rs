@@ -44,7 +44,9 @@ impl Log {
             finished_at: at(to),
             needs: model::Needs { vcpus, ..model::Needs::default() },
             name: name.map(str::to_owned),
+            price_per_hour: model::Usd::ZERO,
             by: None,
+            share: None,
             labels: BTreeMap::new(),
         });
     }

@@ -160,6 +160,9 @@ entries! {
     Document {
         /// The document as JSON.
         document: String,
+        /// Of the policy: the shares that it has, and those that it had, because their jobs may still wait.
+        #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+        shares: BTreeSet<String>,
     }
     /// What poll-and-scale has written events about.
     Announcements {
@@ -405,12 +408,15 @@ impl IngestSummary {
 impl PolicyRow {
     /// The first policy of a cluster.
     pub fn of_policy(policy: &Policy) -> Self {
-        Self::of_document(&policy.to_json())
+        Self::of_document(&policy.to_json(), None)
     }
 
-    /// A row with this document as the policy. The write sets the version of the row.
-    pub fn of_document(document: &Value) -> Self {
-        Self::new(&ControlKey::Policy).with(Document { document: document.to_string() })
+    /// A row with this document as the policy in place of another row. The write sets the version of the row.
+    pub fn of_document(document: &Value, before: Option<&Self>) -> Self {
+        let named = document.get("share").and_then(Value::as_array).into_iter().flatten();
+        let named = named.filter_map(|share| share.get("name")?.as_str()).map(str::to_owned);
+        let shares = before.into_iter().flat_map(|before| before.shares.iter().cloned()).chain(named).collect();
+        Self::new(&ControlKey::Policy).with(Document { document: document.to_string(), shares })
     }
 }
 
@@ -418,7 +424,7 @@ impl CatalogueRow {
     /// A row with this catalogue, never written.
     pub fn of_catalogue(catalogue: &Catalogue) -> Self {
         let document = left_out::to_json(catalogue).map(|document| document.to_string()).unwrap_or_default();
-        Self::new(&ControlKey::Catalogue).with(Document { document })
+        Self::new(&ControlKey::Catalogue).with(Document { document, shares: BTreeSet::new() })
     }
 
     /// The catalogue, if the row is the one of the catalogue.

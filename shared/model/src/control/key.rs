@@ -36,6 +36,10 @@ pub enum ControlKey {
     NextJobs,
     /// `next_turn`: how many of them were drawn.
     NextTurn,
+    /// `totals`: what shares have used, and what this month has cost. See [`super::Totals`].
+    Totals,
+    /// `limit_turn`: which run may place jobs under a limit.
+    LimitTurn,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
     Demand(String),
     /// `announced`: what poll-and-scale has told about waiting jobs. See [`super::AnnouncedRow`].
@@ -45,7 +49,7 @@ pub enum ControlKey {
 }
 
 /// The keys that are one word.
-const WORDS: [(ControlKey, &str); 11] = [
+const WORDS: [(ControlKey, &str); 13] = [
     (ControlKey::Policy, "policy"),
     (ControlKey::FailedStarts, "boot_failures"),
     (ControlKey::Ingest, "ingest"),
@@ -55,6 +59,8 @@ const WORDS: [(ControlKey, &str); 11] = [
     (ControlKey::JobsPlace, "jobs_place"),
     (ControlKey::NextJobs, "next_jobs"),
     (ControlKey::NextTurn, "next_turn"),
+    (ControlKey::Totals, "totals"),
+    (ControlKey::LimitTurn, "limit_turn"),
     (ControlKey::Announced, "announced"),
     (ControlKey::Catalogue, "catalogue"),
 ];

@@ -10,15 +10,17 @@ mod demand_set;
 mod entries;
 pub(crate) mod key;
 pub mod next_jobs;
+pub mod totals;
 
 pub use demand_set::WantedSet;
 pub use entries::{
     AnnouncedRow, Announcements, BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms,
     Document, Entry, EntryRow, FailedStarts, IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, ListReport,
-    PolicyRow, PollTurn, ReadPlace, Release, RunNote, RunRow,
+    PolicyRow, PollTurn, ReadPlace, Release, RunNote, RunRow, RunTurn,
 };
 pub use key::ControlKey;
 pub use next_jobs::{NextDraw, NextJobs, NextList, NextTurn};
+pub use totals::{Totals, TotalsRow};
 
 use crate::enums::BrakeKind;
 use crate::{Catalogue, Offering, Policy, Span, Time, Version, left_out};
@@ -103,6 +105,7 @@ pub struct Control {
     pub unreadable: Vec<UnreadableEntry>,
     /// The jobs that start next on freed room; `None`: no run has listed any.
     pub next_jobs: Option<NextList>,
+    pub totals: Option<TotalsRow>,
     /// The limits on launches, and the failed starts.
     pub waits: Entries<LaunchWait>,
     pub demand_sets: Entries<DemandTerms>,
@@ -147,7 +150,10 @@ impl Control {
         }
         let whole = rows(self.policy.iter()).chain(rows(self.catalogue.iter())).chain(rows(self.announced.iter()));
         let runs = rows(self.runs.values()).chain(rows(self.places.values())).chain(rows(self.ingest.values()));
-        let held = rows(self.waits.values()).chain(rows(self.brakes.values())).chain(rows(self.demand_sets.values()));
+        let held = rows(self.waits.values())
+            .chain(rows(self.totals.iter()))
+            .chain(rows(self.brakes.values()))
+            .chain(rows(self.demand_sets.values()));
         let key = |row: &Value| row.get("key").and_then(Value::as_str).map(str::to_owned);
         whole.chain(runs).chain(held).filter_map(|row| Some((key(&row)?, row))).collect()
     }
@@ -188,8 +194,9 @@ impl Control {
             }
             ControlKey::Ingest => keep(&mut self.ingest, key, row)?,
             ControlKey::NextJobs => self.next_jobs = Some(serde_json::from_value(row)?),
+            ControlKey::Totals => self.totals = Some(serde_json::from_value(row)?),
             // Nobody reads these from here, but a row that cannot be read is told.
-            ControlKey::LastRun => drop(serde_json::from_value::<PollTurn>(row)?),
+            ControlKey::LastRun | ControlKey::LimitTurn => drop(serde_json::from_value::<PollTurn>(row)?),
             ControlKey::NextTurn => drop(serde_json::from_value::<NextDraw>(row)?),
         }
         Ok(())
@@ -319,6 +326,8 @@ mod tests {
             ControlKey::JobsPlace,
             ControlKey::NextJobs,
             ControlKey::NextTurn,
+            ControlKey::Totals,
+            ControlKey::LimitTurn,
             ControlKey::Demand("ci-builds".into()),
             ControlKey::Announced,
             ControlKey::Catalogue,

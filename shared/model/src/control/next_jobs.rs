@@ -4,14 +4,14 @@
 //! room, and places it in the transaction of the end.
 //!
 //! Guarantees: alike jobs are drawn in the order of the queue, each once; an array stays within its limit, because its jobs in
-//! the list replace one another; no node gets work that the plan gave none, or kept for a job that waits.
+//! the list replace one another, and so does what is under a limit; no node gets work that the plan gave none, or kept for a job that waits.
 //! Does not: hold anything that is needed. If a list is lost, or a drawn job is not placed, the next run places the jobs.
 
 use super::entries::{Entry, EntryRow};
 use crate::enums::ClientStatus;
-use crate::{Alloc, Array, Capacity, JobId, JobSummary, Machine, MachineNeed, NodeRecord, Slot, Time};
+use crate::{Alloc, Array, Capacity, JobId, JobSummary, Machine, MachineNeed, NodeRecord, Policy, Slot, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fewest and the most jobs of a list: each takes some 60 bytes of the row, and DynamoDB bills its kilobytes.
 const LENGTH: (usize, usize) = (128, 4000);
@@ -67,10 +67,22 @@ pub struct AlikeJobs {
     exclusive: bool,
     /// The first job of the array whose limit keeps these jobs waiting: each takes the place of one that is complete.
     array: Option<JobId>,
+    /// Under a limit: only a job of the same share and person, with the same licences, makes way for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limited: Option<LimitOwner>,
     /// Whether a failure may end their array, so that a run has to look first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     may_be_rejected: bool,
     jobs: Vec<NextJob>,
+}
+
+/// For whom a job counts where a limit is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LimitOwner {
+    share: Option<String>,
+    by: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    licences: BTreeMap<String, u32>,
 }
 
 /// A job that waits, with the version in which the run read it.
@@ -92,15 +104,21 @@ pub struct FreedRoom<'a> {
 }
 
 impl AlikeJobs {
-    fn of(job: &JobSummary, array: Option<Array>) -> Self {
+    fn of(job: &JobSummary, array: Option<Array>, is_limited: bool) -> Self {
         let may_be_rejected = job.max_failures.is_some();
         let (takes, machine, exclusive) = (job.needs.capacity(), job.needs.machine.clone(), job.needs.exclusive);
-        Self { takes, machine, exclusive, array: array.map(|array| array.job(0)), may_be_rejected, jobs: Vec::new() }
+        let array = array.map(|array| array.job(0));
+        let limited = is_limited.then(|| LimitOwner {
+            share: job.share.clone(),
+            by: job.by.clone(),
+            licences: job.needs.licences.clone(),
+        });
+        Self { takes, machine, exclusive, array, limited, may_be_rejected, jobs: Vec::new() }
     }
 
     fn is_like(&self, other: &Self) -> bool {
         let key = |of: &Self| (of.takes, of.exclusive, of.array, of.may_be_rejected);
-        key(self) == key(other) && self.machine == other.machine
+        key(self) == key(other) && self.machine == other.machine && self.limited == other.limited
     }
 
     /// Whether one of these jobs may start on this room and no other.
@@ -114,6 +132,11 @@ impl AlikeJobs {
             && (is_empty || !self.exclusive)
             && (self.takes.gpus == 0 || freed.node.sick_gpus().is_none())
             && (is_complete || !self.may_be_rejected)
+            && self.limited.as_ref().is_none_or(|owner| {
+                summary.needs.nodes == 1
+                    && (&owner.share, &owner.by, &owner.licences)
+                        == (&summary.share, &summary.by, &summary.needs.licences)
+            })
             && self
                 .array
                 .is_none_or(|array| is_complete && is_alone && array == Array::of(summary.alloc_id.job_id).job(0))
@@ -123,10 +146,15 @@ impl AlikeJobs {
 impl NextJobs {
     /// Lists these jobs, in the order of the queue, as many as are useful in a fleet with so many live allocs. The array: its limit
     /// keeps the job waiting.
-    pub fn fill<'a>(&mut self, jobs: impl Iterator<Item = (&'a JobSummary, Option<Array>)>, allocs: usize) {
+    pub fn fill<'a>(
+        &mut self,
+        policy: &Policy,
+        jobs: impl Iterator<Item = (&'a JobSummary, Option<Array>)>,
+        allocs: usize,
+    ) {
         for ((job, array), place) in jobs.take(allocs.clamp(LENGTH.0, LENGTH.1)).zip(0..) {
             let next = NextJob { place, job_id: job.job_id, version: job.version.number() };
-            let new = AlikeJobs::of(job, array);
+            let new = AlikeJobs::of(job, array, policy.limits_job(job));
             if let Some(alike) = self.alike.iter_mut().find(|alike| alike.is_like(&new)) {
                 alike.jobs.push(next);
             } else if self.alike.len() < MOST_KINDS {
@@ -138,8 +166,8 @@ impl NextJobs {
     }
 
     /// Keeps these nodes for a job that waits: only jobs like it may start there. `None`: it is not in the list.
-    pub fn keep(&mut self, nodes: impl Iterator<Item = Slot>, job: Option<&JobSummary>) {
-        let like = job.map(|job| AlikeJobs::of(job, None));
+    pub fn keep(&mut self, policy: &Policy, nodes: impl Iterator<Item = Slot>, job: Option<&JobSummary>) {
+        let like = job.map(|job| AlikeJobs::of(job, None, policy.limits_job(job)));
         let of = like.and_then(|like| self.alike.iter().position(|alike| alike.is_like(&like)));
         self.kept_for = of.and_then(|of| u32::try_from(of).ok());
         self.kept = nodes.collect();
@@ -216,6 +244,10 @@ mod tests {
         Job::submit(fixtures::job_id(n), spec, at(0)).unwrap().summary
     }
 
+    fn policy() -> Policy {
+        Policy::from_json(&crate::policy::example_json()).unwrap()
+    }
+
     fn wide(spec: &mut JobSpec) {
         spec.needs.vcpus = 2;
     }
@@ -223,7 +255,7 @@ mod tests {
     /// Version 7 of the list of these jobs, in their order.
     fn list(jobs: &[(JobSummary, Option<Array>)]) -> NextList {
         let mut next = NextJobs { until_at: Some(at(100)), ..NextJobs::default() };
-        next.fill(jobs.iter().map(|(job, array)| (job, *array)), 0);
+        next.fill(&policy(), jobs.iter().map(|(job, array)| (job, *array)), 0);
         let mut row = NextList::new(&ControlKey::NextJobs).with(next);
         row.version = crate::Version(7);
         row
@@ -337,13 +369,13 @@ mod tests {
             (
                 "it is kept for another job",
                 &plain,
-                |list, _| list.entry.keep([fixtures::slot(1)].into_iter(), None),
+                |list, _| list.entry.keep(&policy(), [fixtures::slot(1)].into_iter(), None),
                 false,
             ),
             (
                 "it is kept for a job like this one",
                 &plain,
-                |list, _| list.entry.keep([fixtures::slot(1)].into_iter(), Some(&job(9, |_| ()))),
+                |list, _| list.entry.keep(&policy(), [fixtures::slot(1)].into_iter(), Some(&job(9, |_| ()))),
                 true,
             ),
             (
@@ -380,6 +412,39 @@ mod tests {
     }
 
     #[test]
+    fn a_job_under_a_limit_takes_only_the_place_of_one_of_its_share_and_person_with_its_licences() {
+        let mut document = crate::policy::example_json();
+        document["share"] = serde_json::json!([{"name": "a", "members": ["*"], "running": 1}]);
+        let limited = Policy::from_json(&document).unwrap();
+        let of = |share: &str, by: &str, licences: &[(&str, u32)]| {
+            let mut job = job(1, |_| ());
+            (job.share, job.by) = (Some(share.to_owned()), Some(by.to_owned()));
+            job.needs.licences = licences.iter().map(|(name, many)| ((*name).to_owned(), *many)).collect();
+            job
+        };
+        let starts = |policy: &Policy, waits: &JobSummary, ended_as: &JobSummary, nodes: u32| {
+            let mut end = ended(Needs { nodes, licences: ended_as.needs.licences.clone(), ..vcpus(2) });
+            (end.alloc.summary.share, end.alloc.summary.by) = (ended_as.share.clone(), ended_as.by.clone());
+            let mut next = NextJobs { until_at: Some(at(100)), ..NextJobs::default() };
+            next.fill(policy, [(waits, None)].into_iter(), 0);
+            !end.all(&NextList::new(&ControlKey::NextJobs).with(next)).is_empty()
+        };
+        let waits = of("a", "ann", &[("x", 1)]);
+        for (other, is_like) in [
+            (of("a", "ann", &[("x", 1)]), true),
+            (of("b", "ann", &[("x", 1)]), false),
+            (of("a", "bob", &[("x", 1)]), false),
+            (of("a", "ann", &[]), false),
+            (of("a", "ann", &[("x", 2)]), false),
+        ] {
+            assert_eq!(starts(&limited, &waits, &other, 1), is_like, "{other:?}");
+            assert!(!starts(&limited, &waits, &other, 2), "another member of that job may go on");
+        }
+        let free = of("a", "ann", &[]);
+        assert!(starts(&policy(), &free, &of("b", "bob", &[("x", 1)]), 2), "without a limit, anyone makes way");
+    }
+
+    #[test]
     fn a_run_is_wanted_before_the_list_is_used_up_and_while_jobs_follow_others() {
         let of: Vec<_> = (0..8).map(|n| (job(n, |_| ()), None)).collect();
         let wanted = |list: &NextList| {
@@ -403,7 +468,7 @@ mod tests {
         let length = |many: u32, allocs: usize, memory: fn(u32) -> u64| {
             let jobs: Vec<JobSummary> = (0..many).map(|n| job(n, |spec| spec.needs.memory_mib = memory(n))).collect();
             let mut next = NextJobs::default();
-            next.fill(jobs.iter().map(|job| (job, None)), allocs);
+            next.fill(&policy(), jobs.iter().map(|job| (job, None)), allocs);
             next.alike.iter().map(|alike| alike.jobs.len()).sum::<usize>()
         };
         assert_eq!([0, 300, 9999].map(|allocs| length(5000, allocs, |_| 0)), [128, 300, 4000]);

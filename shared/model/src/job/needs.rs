@@ -6,15 +6,19 @@
 //! Guarantees: each default stands here, and nowhere else.
 //! Does not: say which node fits; [`crate::machine`] does.
 
-use crate::mistakes::Mistakes;
-use crate::{Capacity, MachineNeed};
+use crate::mistakes::{Mistakes, shown};
+use crate::names::is_plain_name;
+use crate::{Capacity, MachineNeed, Usd};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The most nodes that one job may ask for at once. The end of each member writes the row of the job, and DynamoDB makes these
 /// writes one after the other.
 pub const MAX_NODES: u32 = 256;
 /// Far more than any machine has, and small enough that sums cannot overflow.
 const MAX_MIB_OR_GIB: u64 = 1 << 32;
+/// They stand in the rows of a job and of its allocs.
+const MAX_LICENCES: usize = 8;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 
 /// What a job needs of its nodes.
@@ -33,6 +37,9 @@ pub struct Needs {
     pub exclusive: bool,
     /// The number of members. Each gets a node of its own.
     pub nodes: u32,
+    /// How many of the licences of the policy the job uses while it is placed, by their names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub licences: BTreeMap<String, u32>,
 }
 
 impl Needs {
@@ -42,12 +49,30 @@ impl Needs {
         Capacity { vcpus, memory_mib, scratch_gib, gpus }
     }
 
+    /// What one member costs an hour on a machine with this price: the largest of its parts of it, or all of it.
+    pub fn price_on(&self, whole: Capacity, price: Usd) -> Usd {
+        let part = self.capacity();
+        let parts = [
+            (part.vcpus.into(), whole.vcpus.into()),
+            (part.memory_mib, whole.memory_mib),
+            (part.scratch_gib, whole.scratch_gib),
+            (part.gpus.into(), whole.gpus.into()),
+        ];
+        let prices = parts.map(|(part, whole)| price.part(part, whole));
+        if self.exclusive { price } else { prices.into_iter().max().unwrap_or_default() }
+    }
+
     pub(crate) fn check(&self, mistakes: &mut Mistakes) {
         self.machine.check(self.gpus, mistakes);
         let nodes = self.nodes;
         mistakes.require(self.vcpus >= 1, || "--vcpus must be at least 1".into());
         mistakes
             .require((1..=MAX_NODES).contains(&nodes), || format!("--nodes must be 1 to {MAX_NODES}, it is {nodes}"));
+        for name in self.licences.keys().filter(|name| !is_plain_name(name)) {
+            mistakes
+                .require(false, || format!("--needs {} must be 1 to 64 letters, digits, '-', '_' or '.'", shown(name)));
+        }
+        mistakes.require(self.licences.len() <= MAX_LICENCES, || format!("--needs: at most {MAX_LICENCES} of them"));
         let possible = self.memory_mib <= MAX_MIB_OR_GIB
             && self.scratch_gib <= MAX_MIB_OR_GIB
             && self.vcpus <= MAX_VCPUS_OR_GPUS
@@ -59,6 +84,15 @@ impl Needs {
 impl Default for Needs {
     fn default() -> Self {
         let machine = MachineNeed::default();
-        Self { vcpus: 1, memory_mib: 0, scratch_gib: 0, gpus: 0, machine, exclusive: false, nodes: 1 }
+        Self {
+            vcpus: 1,
+            memory_mib: 0,
+            scratch_gib: 0,
+            gpus: 0,
+            machine,
+            exclusive: false,
+            nodes: 1,
+            licences: BTreeMap::new(),
+        }
     }
 }

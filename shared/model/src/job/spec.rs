@@ -33,6 +33,8 @@ pub struct JobSpec {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The share of the policy that it belongs to.
+    pub share: Option<String>,
     pub priority: u32,
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
@@ -62,6 +64,7 @@ impl Default for JobSpec {
             name: None,
             key: None,
             labels: BTreeMap::new(),
+            share: None,
             priority: DEFAULT_PRIORITY,
             array_count: None,
             array_limit: None,

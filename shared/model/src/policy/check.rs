@@ -6,7 +6,10 @@
 
 use super::agent::{AGENT_FORM, AgentFile};
 use super::minimum::{DAYS, Minute, zone};
-use super::{Fallback, KNOBS, Knob, KnobKind, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SIZE_KNOBS, SeveralTypes, Size};
+use super::{
+    Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,
+    SeveralTypes, Size,
+};
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
 use crate::names::{LABEL_FORM, is_label, is_plain_name};
@@ -21,6 +24,9 @@ const MAX_TAGS: usize = 40;
 
 /// The most names of instance types in a list.
 const MAX_PATTERNS: usize = 100;
+
+/// The most members of a share.
+const MAX_PEOPLE: usize = 1000;
 
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,9 +140,12 @@ impl Checker {
         });
         let mut complete = Map::new();
         let sections: BTreeSet<&str> = KNOBS.iter().filter_map(|k| k.path.split_once('.')).map(|(s, _)| s).collect();
-        let is_known = |key: &str| matches!(key, "size" | "minimum") || sections.contains(key);
+        let is_known = |key: &str| matches!(key, "size" | "minimum" | "share") || sections.contains(key);
         for key in given.keys().filter(|k| !is_known(k)) {
-            self.wrong(key, format!("is not a section; the sections are size, minimum, {}", join(sections.iter())));
+            self.wrong(
+                key,
+                format!("is not a section; the sections are size, minimum, share, {}", join(sections.iter())),
+            );
         }
         for section in sections {
             let knobs: Vec<Knob> = KNOBS
@@ -152,6 +161,7 @@ impl Checker {
         let knobs = |size: &Value| if is_of_several(size) { SEVERAL_KNOBS } else { SIZE_KNOBS };
         complete.insert("size".into(), self.tables("size", given.get("size"), knobs));
         complete.insert("minimum".into(), self.tables("minimum", given.get("minimum"), |_| MINIMUM_KNOBS));
+        complete.insert("share".into(), self.tables("share", given.get("share"), |_| SHARE_KNOBS));
         Value::Object(complete)
     }
 
@@ -237,6 +247,27 @@ impl Checker {
         }
     }
 
+    fn shares(&mut self, policy: &Policy) {
+        let (mut names, mut default) = (BTreeSet::new(), None);
+        for (n, share) in policy.share.iter().enumerate() {
+            let path = format!("share[{n}]");
+            if !names.insert(&share.name) {
+                self.wrong(&format!("{path}.name"), format!("{} is used twice", share.name));
+            }
+            if share.members.is_empty() && !share.default {
+                let message = "nobody could submit to it: name its members, or write default = true";
+                self.wrong(&format!("{path}.members"), message);
+            }
+            if let Some(other) = default.filter(|_| share.default) {
+                self.wrong(&format!("{path}.default"), format!("{other} is the default already"));
+            }
+            default = default.or(share.default.then_some(&share.name));
+        }
+        if policy.share.len() > MAX_SHARES {
+            self.wrong("share", format!("{} are too many: at most {MAX_SHARES}", policy.share.len()));
+        }
+    }
+
     /// Checks what depends on more than one knob.
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
@@ -246,6 +277,7 @@ impl Checker {
             let message = format!("{} is more than nodes.max = {}", minimum.nodes, policy.nodes.max);
             self.wrong(&format!("minimum[{n}].nodes"), message);
         }
+        self.shares(policy);
         let mut names = BTreeSet::new();
         for size in &policy.size {
             let path = format!("size {:?}", size.name);
@@ -305,6 +337,10 @@ fn is_list<'v>(value: &'v Value, many: impl RangeBounds<usize>, read: impl Fn(&'
     })
 }
 
+fn is_line(text: &str, most: usize) -> bool {
+    text.len() <= most && !text.chars().any(char::is_control)
+}
+
 fn fits(kind: KnobKind, value: &Value) -> bool {
     match kind {
         KnobKind::Whole(min, max) => value.as_i64().is_some_and(|n| (min..=max).contains(&n)),
@@ -329,10 +365,16 @@ fn fits(kind: KnobKind, value: &Value) -> bool {
         }),
         KnobKind::Roles => is_list(value, .., role_name),
         KnobKind::TextTable => value.as_object().is_some_and(|t| {
-            let is_line = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
             let is_key = |key: &str| is_line(key, 128) && !key.is_empty() && key.trim() == key;
             t.iter().all(|(key, value)| is_key(key) && value.as_str().is_some_and(|value| is_line(value, 256)))
         }),
+        KnobKind::CountTable => value.as_object().is_some_and(|table| {
+            let is_count = |value: &Value| value.as_u64().is_some_and(|n| n <= 1_000_000);
+            table.iter().all(|(key, value)| is_plain_name(key) && is_count(value))
+        }),
+        KnobKind::People => {
+            is_list(value, ..=MAX_PEOPLE, |name| (!name.is_empty() && is_line(name, 256)).then_some(name))
+        }
         KnobKind::S3Prefix => value.as_str().is_some_and(|t| t.parse::<S3Prefix>().is_ok()),
         KnobKind::AgentFile => value.as_str().is_some_and(|t| t.parse::<AgentFile>().is_ok()),
         KnobKind::Windows => {
@@ -397,6 +439,10 @@ fn allowed(kind: KnobKind) -> String {
         KnobKind::TextTable => {
             "a table of texts, each on one line: keys of at most 128 bytes without a space at either end, values of at most 256"
                 .into()
+        }
+        KnobKind::CountTable => "a table of names and whole numbers from 0 to 1000000, like {matlab = 4}".into(),
+        KnobKind::People => {
+            format!("a list of at most {MAX_PEOPLE} names, each once, where * is any text, like [\"team-a/*\", \"ann\"]")
         }
         KnobKind::S3Prefix => PREFIX_FORM.into(),
         KnobKind::AgentFile => AGENT_FORM.into(),

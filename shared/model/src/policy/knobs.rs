@@ -43,6 +43,10 @@ pub enum KnobKind {
     /// The least and the most, as a list of two numbers in this range.
     Range(f64, f64),
     TextTable,
+    /// How many there are of each name.
+    CountTable,
+    /// A list of names of people, in which `*` is any text, each once.
+    People,
     /// A list of ARNs of roles, each with another name.
     Roles,
     /// A bucket of S3 and perhaps a prefix: see [`crate::stored::S3Prefix`].
@@ -194,6 +198,39 @@ pub const KNOBS: &[Knob] = knobs! {
         "a function is overdue after this many of its periods without a success";
     "watchdog.reserve_ms", KnobKind::Whole(0, 30_000), "5000":
         "a run starts no action if less than this is left before its deadline";
+    "shares.half_life_h", KnobKind::Number(0.1, 8760.0), "2":
+        "after so many hours what a share has used counts half";
+    "shares.gib_per_vcpu", KnobKind::Number(0.1, 1e6), "4":
+        "so many GiB of memory count as much as a vCPU in what a share has used";
+    "shares.vcpus_per_gpu", KnobKind::Number(0.0, 1e6), "16": "so many vCPUs count as much as a GPU";
+    "person.running", MOST, "null": "the most jobs that each person may have placed at the same time; not set: no limit";
+    "person.vcpus", MOST, "null": "the most vCPUs of these jobs";
+    "person.gpus", MOST, "null": "the most GPUs of these jobs";
+    "person.nodes", MOST, "null": "the most members of these jobs, each of which is on a node";
+    "person.dollars_per_hour", KnobKind::Number(0.0, 1e6), "null":
+        "the most that these jobs may cost in an hour, each by its part of its node";
+    "limits.licences", KnobKind::CountTable, "{}":
+        "how many jobs may use something at the same time, as {matlab = 4}: jobs ask for it by submit --needs matlab=2";
+    "budget.dollars_per_month", KnobKind::Number(0.0, 1e9), "0":
+        "nothing is launched once the nodes of this calendar month (UTC) have cost so many US dollars, and an alarm says so; 0 for no budget";
+};
+
+const MOST: KnobKind = KnobKind::Whole(0, 1_000_000_000);
+
+/// Every knob of a `[[share]]`.
+pub const SHARE_KNOBS: &[Knob] = knobs! {
+    "name", KnobKind::Name, required: "its name";
+    "weight", KnobKind::Number(0.001, 1e6), "1":
+        "its part of the cluster, against the weights of the other shares that have jobs";
+    "members", KnobKind::People, "[]":
+        "who may submit to it, as job --json shows them under by, where * is any text, like team-a/*";
+    "default", KnobKind::Flag, "false": "whether it is also for everybody who is a member of no share";
+    "running", MOST, "null": "the most jobs that it may have placed at the same time; not set: no limit";
+    "vcpus", MOST, "null": "the most vCPUs of these jobs";
+    "gpus", MOST, "null": "the most GPUs of these jobs";
+    "nodes", MOST, "null": "the most members of these jobs, each of which is on a node";
+    "dollars_per_hour", KnobKind::Number(0.0, 1e6), "null":
+        "the most that these jobs may cost in an hour, each by its part of its node";
 };
 
 /// Every knob of a `[[minimum]]`.

@@ -11,6 +11,8 @@ mod effective;
 mod knobs;
 mod minimum;
 mod reference;
+mod share;
+mod sharing;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -20,12 +22,14 @@ pub use crate::enums::{Fallback, Generation};
 pub use agent::AgentFile;
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
-    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SIZE_KNOBS,
+    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS,
+    SIZE_KNOBS,
 };
 pub use minimum::Minimum;
 pub use reference::{example_json, reference};
+pub use share::{MAX_SHARES, NO_SHARE, Share, WorkAmount, WorkLimits};
 pub use size::{Requirements, SeveralTypes, Size};
 pub use types::{
-    Agent, Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shortage,
-    Shutdown, Stale, Sweep, Watchdog,
+    Agent, Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shares,
+    Shortage, Shutdown, Stale, Sweep, Watchdog,
 };

@@ -3,7 +3,7 @@
 //! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Knob, KnobKind, MINIMUM_KNOBS, SEVERAL_KNOBS, SIZE_KNOBS};
+use super::{KNOBS, Knob, KnobKind, MINIMUM_KNOBS, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
 /// The head of the reference.
@@ -38,6 +38,11 @@ pub fn reference() -> String {
     for knob in MINIMUM_KNOBS {
         line(&mut lines, knob, knob.path, minimum.get(knob.path));
     }
+    lines.push_str("\n# Whose turn it is, if several groups share the cluster.\n[[share]]\n");
+    let share = json!({"name": "team-a"});
+    for knob in SHARE_KNOBS {
+        line(&mut lines, knob, knob.path, share.get(knob.path));
+    }
     for line in lines.lines() {
         let comment = if line.is_empty() || line.starts_with('#') { "" } else { "# " };
         out.push_str(&format!("{comment}{line}\n"));
@@ -69,6 +74,8 @@ fn unit(knob: &Knob, name: &str) -> String {
         KnobKind::Whole(..) => "a number",
         KnobKind::Number(..) if is("_per_hour") => "US dollars an hour",
         KnobKind::Number(..) if is("_per_second") => "a number in a second",
+        KnobKind::Number(..) if is("_per_month") => "US dollars a month",
+        KnobKind::Number(..) if is("_h") => "hours",
         KnobKind::Number(low, 1.0) => return format!("a share from {low} to 1"),
         KnobKind::Number(..) => "a factor",
         KnobKind::Text(_) => "text",
@@ -84,6 +91,8 @@ fn unit(knob: &Knob, name: &str) -> String {
         KnobKind::TimeZone => "a time zone",
         KnobKind::Range(..) => "the least and the most",
         KnobKind::TextTable => "a table of texts",
+        KnobKind::CountTable => "a table of counts",
+        KnobKind::People => "a list of names",
         KnobKind::Roles => "a list of roles",
         KnobKind::S3Prefix => "a place in S3",
         KnobKind::AgentFile => "a place and a digest",

@@ -5,6 +5,7 @@
 
 use super::agent::AgentFile;
 use super::minimum::Minimum;
+use super::share::{Share, WorkLimits};
 use super::size::{SeveralTypes, Size};
 use crate::enums::Arch;
 use crate::stored::S3Prefix;
@@ -26,6 +27,7 @@ pub struct Policy {
     #[serde(skip)]
     pub several: Vec<SeveralTypes>,
     pub minimum: Vec<Minimum>,
+    pub share: Vec<Share>,
     /// What EC2 offers for the sizes; empty before [`Policy::with_catalogue`].
     #[serde(skip)]
     pub catalogue: Arc<Catalogue>,
@@ -45,6 +47,11 @@ pub struct Policy {
     pub jobs: Jobs,
     pub output: Output,
     pub watchdog: Watchdog,
+    pub shares: Shares,
+    /// The limits of each person.
+    pub person: WorkLimits,
+    pub limits: Limits,
+    pub budget: Budget,
 }
 
 macro_rules! sections {
@@ -85,6 +92,9 @@ sections! {
     Jobs { roles: Vec<String> }
     Output { s3: Option<S3Prefix> }
     Watchdog { multiplier: f64, reserve_ms: u64 }
+    Shares { half_life_h: f64, gib_per_vcpu: f64, vcpus_per_gpu: f64 }
+    Limits { licences: BTreeMap<String, u32> }
+    Budget { dollars_per_month: Usd }
 }
 
 /// The largest factor by which jitter lengthens the time between heartbeats.

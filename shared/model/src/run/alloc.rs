@@ -29,7 +29,6 @@ pub struct Alloc {
     pub version: Version,
     /// Of its job, for whoever counts what jobs use.
     pub name: Option<String>,
-    pub by: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -95,12 +94,13 @@ impl Alloc {
                 replaces: None,
                 replaced_by: None,
                 price_per_hour: life.offering.price_of(&job.summary.needs),
+                share: job.summary.share.clone(),
+                by: job.summary.by.clone(),
                 needs: job.summary.needs.clone(),
                 failure_policy: job.failure_policy.of_alloc(),
             },
             version: Version::UNWRITTEN,
             name: job.summary.name.clone(),
-            by: job.summary.by.clone(),
             labels: job.summary.labels.clone(),
             work: job.work_left(),
             env: job.env.clone(),

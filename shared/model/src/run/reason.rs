@@ -275,6 +275,14 @@ reasons! {
     Paused "paused" {} = "it is paused: `nodekeeper continue` lets it go on";
     NotBefore "not_before" { at: Time } = "it begins at {at} at the earliest (--not-before)";
     TimeCame "time_came" {} = "its time has come";
+    /// The limits of a share, or of each person.
+    WorkLimit "work_limit" { whose: String, what: &'static str, most: String } = "{whose} may have {most} {what} at the same time: it waits for the end of some";
+    LicencesUsed "licences_used" { name: String, needs: u32, free: u32, all: u32 } = "it needs {needs} of {name}, and {free} of {all} are free (limits.licences)";
+    /// Another run places the jobs that are under a limit.
+    LimitTurnTaken "limit_turn_taken" {} = "another run places the jobs that are under a limit: a later run places it";
+    /// Other shares come first.
+    ShareTurn "share_turn" { share: String, used: u32, part: u32, before: String } = "share {share} has used {used} % of late, and its part is {part} %; before its first job: {before}";
+    BudgetSpent "budget_spent" { spent: Usd, budget: Usd } = "the nodes of this month have cost {spent}, and budget.dollars_per_month is {budget}: nothing is launched";
     GaveUp "gave_up" { after: Span } = "it had not begun {after} after its submission (--give-up-after)";
 
     // Retries
@@ -351,6 +359,7 @@ impl Reason {
             Self::NodesMax { .. }
                 | Self::SetLacks { .. }
                 | Self::ClusterPaused {}
+                | Self::BudgetSpent { .. }
                 | Self::PriceCap { .. }
                 | Self::SizeMaximum { .. }
                 | Self::AttemptsSpent { .. }

@@ -31,6 +31,8 @@ pub struct JobSummary {
     /// What people sort jobs by. No node has to have them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The share of the policy that it belongs to.
+    pub share: Option<String>,
     /// 0 to 1000; higher comes first.
     #[serde(default = "default_priority")]
     pub priority: u32,
@@ -149,6 +151,9 @@ pub struct AllocSummary {
     pub replaces: Option<AllocId>,
     /// The copy that replaces this alloc.
     pub replaced_by: Option<AllocId>,
+    /// The share of its job, and who submitted it.
+    pub share: Option<String>,
+    pub by: Option<String>,
     #[serde(default)]
     pub needs: Needs,
     /// What its part of the node costs.
@@ -167,9 +172,11 @@ pub struct EndedAlloc {
     pub finished_at: Time,
     #[serde(default)]
     pub needs: Needs,
+    pub price_per_hour: Usd,
     /// Of its job.
     pub name: Option<String>,
     pub by: Option<String>,
+    pub share: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }

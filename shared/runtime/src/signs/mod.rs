@@ -108,6 +108,7 @@ pub const SIGNS: &[Sign] = &[
     Sign { name: "offers", raise: restraints::offers, alarms: &[] },
     Sign { name: "quota", raise: restraints::quotas, alarms: &[] },
     Sign { name: "brake", raise: restraints::brakes, alarms: &[Teller::Run(POLL_AND_SCALE, restraints::brakes)] },
+    Sign { name: "budget", raise: restraints::budget, alarms: &[Teller::Run(POLL_AND_SCALE, restraints::budget)] },
     Sign { name: "cap", raise: restraints::caps, alarms: &[] },
     Sign {
         name: "row",

@@ -66,6 +66,16 @@ fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
     Some(Raised::new(&ControlKey::Release(kind).to_string(), SignLevel::Caution, says, ""))
 }
 
+/// A month that has cost its budget: nothing is launched in it any more.
+pub(super) fn budget(facts: &Facts<'_>) -> Vec<Raised> {
+    let totals = facts.control.totals.as_ref();
+    let reason = totals.and_then(|totals| totals.budget_spent(&facts.policy, facts.now));
+    let raise = |why: Reason| {
+        Raised::new("budget", SignLevel::Wrong, why.to_string(), "raise budget.dollars_per_month, or wait")
+    };
+    reason.map(raise).into_iter().collect()
+}
+
 pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
     let caps = facts.next.explained().into_iter().flat_map(caps_of);
     caps.map(|cap| Raised::new(cap.word(), SignLevel::Caution, cap.to_string(), "")).collect()

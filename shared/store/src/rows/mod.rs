@@ -26,6 +26,7 @@ use model::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -155,13 +156,16 @@ impl Record for Job {
         if let Some((due, due_at)) = due.or((failed > 0).then(|| (s(failures_of(Array::of(id))), n(failed)))) {
             item.extend([("due".to_owned(), due), ("due_at".to_owned(), due_at)]);
         }
-        let (queue, rank) = match (self.summary.state, self.finished_at) {
-            (JobState::Queued, _) if self.summary.follows() => (FOLLOWING, self.summary.rank()),
-            (JobState::Queued, _) if self.summary.is_put_off() => (PUT_OFF, self.summary.rank()),
-            (JobState::Queued, _) => (queued(id), self.summary.rank()),
-            (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed", self.summary.rank()),
+        let (queue, rank): (Cow<'_, str>, String) = match (self.summary.state, self.finished_at) {
+            (JobState::Queued, _) if self.summary.follows() => (FOLLOWING.into(), self.summary.rank()),
+            (JobState::Queued, _) if self.summary.is_put_off() => (PUT_OFF.into(), self.summary.rank()),
+            (JobState::Queued, _) => match &self.summary.share {
+                Some(share) => (queue_of(share).into(), self.summary.rank()),
+                None => (queued(id).into(), self.summary.rank()),
+            },
+            (JobState::Placing | JobState::Placed | JobState::Regrouping, _) => ("placed".into(), self.summary.rank()),
             (state, Some(at)) => match End::of(state) {
-                Some(end) => (end.of_job(id), ended_rank(at)),
+                Some(end) => (end.of_job(id).into(), ended_rank(at)),
                 None => return,
             },
             _ => return,
@@ -213,7 +217,12 @@ pub(crate) fn failures_of(array: Array) -> String {
     format!("failed#{}", array.job(0))
 }
 
-/// The value of `queue` for a waiting job. It follows from the id, so every version of the row has the same one.
+/// The value of `queue` that the waiting jobs of a share have.
+pub(crate) fn queue_of(share: &str) -> String {
+    format!("share#{share}")
+}
+
+/// The value of `queue` for a waiting job of no share. It follows from the id, so every version of the row has the same one.
 fn queued(id: JobId) -> &'static str {
     let [first, shards @ ..] = &QUEUED;
     let shard = usize::from(id.random_byte()) % shards.len();

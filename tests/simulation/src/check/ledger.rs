@@ -46,7 +46,10 @@ impl Ledger {
             if std::mem::replace(was_placed, true) {
                 self.counted.again += 1;
             } else {
-                self.counted.waited.push(now.since(*submitted_at));
+                let waited = now.since(*submitted_at);
+                self.counted.waited.push(waited);
+                let of = text(after, "by").map(|by| self.counted.waited_of.entry(by.to_owned()).or_default());
+                of.into_iter().for_each(|of| of.push(waited));
             }
         }
         if is_ended(after) {
@@ -143,6 +146,7 @@ impl Check {
         }
         let mut measured = std::mem::take(&mut ledger.counted);
         measured.waited.sort_unstable();
+        measured.waited_of.values_mut().for_each(|waited| waited.sort_unstable());
         measured
     }
 }

@@ -140,6 +140,8 @@ struct Seen {
     absent: BTreeSet<AllocId>,
     /// For each job of an array that is there: who placed it, and when.
     placed: HashMap<JobId, jobs::arrays::Placed>,
+    /// Since when a share waits for others.
+    share_waits: jobs::shares::ShareWaits,
     /// The array that has far fewer jobs placed than its limit although more could run, and since when.
     array_waits: Option<(u128, Time)>,
     /// For each brake: its rows before the last writes, who wrote, and when.
@@ -410,6 +412,7 @@ impl Check {
         }
         self.handed_on(caller, model, changes);
         self.needs_events(caller, changes);
+        self.shares(caller, model, changes);
         self.unreadable(caller, changes);
         self.invariant_one_copy_of_a_member_is_wanted(changes);
         self.invariant_no_write_is_blind(caller, writes);

@@ -144,7 +144,7 @@ impl Check {
             let earlier = |(n, other): (usize, &Value)| {
                 let fits = ROOM.iter().all(|name| many(other, name) <= many(alike, name));
                 let asks = ["instance_type", "market", "arch", "gpu_type", "gpu_memory_gib", "require", "containers"];
-                let alone = ["exclusive", "array", "may_be_rejected"];
+                let alone = ["exclusive", "array", "may_be_rejected", "limited"];
                 let is_open = alone.iter().all(|name| other.pointer(&format!("/{name}")).is_none_or(Value::is_null));
                 let same =
                     asks.iter().all(|name| other.pointer(&format!("/{name}")) == alike.pointer(&format!("/{name}")));
@@ -160,7 +160,10 @@ impl Check {
                 && (!names(listed, "kept", on)
                     || listed.pointer("/kept_for").and_then(Value::as_u64) == Some(kind as u64));
             let by_array = alike.pointer("/array").is_none_or(Value::is_null) || array_ends();
-            applies && in_turn && is_open && by_array
+            // Under a limit, one of the same share and person makes way.
+            let is_same = |name: &str| text(placed, name) == text(ended, name);
+            let by_limit = alike.pointer("/limited").is_none_or(Value::is_null) || (is_same("share") && is_same("by"));
+            applies && in_turn && is_open && by_array && by_limit
         };
         if !lists.iter().any(may) {
             self.broken(rule, format!("{placed:?} for {ended:?}, turn {turn}, lists {lists:?}"));

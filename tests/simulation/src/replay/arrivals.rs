@@ -1,7 +1,7 @@
 //! The file of arrivals: a job on each line, as a JSON object.
 //!
 //! `at_s` is when it arrives, in seconds since the world began, `seconds` how long it runs, and `count` how many such jobs
-//! arrive. Every other field is one of `submit --file`, in the unit that its name says.
+//! arrive. `by` is who submits them. Every other field is one of `submit --file`, in the unit that its name says.
 //!
 //! Guarantees: an error message has the number of its line.
 //! Does not: take what a simulated machine does not have: commands, files, images and GPUs.
@@ -34,6 +34,8 @@ const MOST: u64 = 100_000;
 pub struct Arrival {
     pub at_s: u64,
     pub count: usize,
+    /// Who submits them.
+    pub by: Option<String>,
     pub spec: JobSpec,
 }
 
@@ -55,13 +57,14 @@ fn line(text: &str) -> Result<Arrival, String> {
     let at_s = whole(&mut fields, "at_s", None, 0..=LONGEST_S)?;
     let seconds = whole(&mut fields, "seconds", None, 1..=LONGEST_S)?;
     let count = whole(&mut fields, "count", Some(1), 1..=MOST)?;
+    let by = fields.remove("by").map(|by| by.as_str().map(str::to_owned).ok_or("by must be a name")).transpose()?;
     if let Some(name) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-        return Err(format!("{name:?} is not a field of an arrival: at_s, seconds, count, {}", FIELDS.join(", ")));
+        return Err(format!("{name:?} is not a field of an arrival: at_s, seconds, count, by, {}", FIELDS.join(", ")));
     }
     fields.insert("command".to_owned(), vec!["work".to_owned(), seconds.to_string()].into());
     let spec: JobSpec = serde_json::from_value(Value::Object(fields)).map_err(|e| e.to_string())?;
     Job::submit(model::fixtures::job_id(1), spec.clone(), Time::from_ms(0)).map_err(|e| e.to_string())?;
-    Ok(Arrival { at_s, count: usize::try_from(count).unwrap_or(usize::MAX), spec })
+    Ok(Arrival { at_s, count: usize::try_from(count).unwrap_or(usize::MAX), by, spec })
 }
 
 /// Takes a whole number out of the fields of a line.

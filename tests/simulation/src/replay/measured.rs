@@ -4,6 +4,7 @@
 //! Does not: watch anything; `check::ledger` does.
 
 use model::Span;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -15,6 +16,8 @@ pub struct Measured {
     pub again: usize,
     /// The time from the submission of each job to its first placement, in ascending order.
     pub waited: Vec<Span>,
+    /// The same of the jobs of each person.
+    pub waited_of: BTreeMap<String, Vec<Span>>,
     pub node_hours: f64,
     pub usd: f64,
     pub calls: usize,

@@ -5,8 +5,8 @@ use crate::core::{Fault, lock};
 use crate::scenario::{Arrivals, GPUS};
 use model::amounts::Moment;
 use model::{
-    AfterEnd, FailurePolicy, Job, JobId, JobSpec, MarketNeed, Needs, Output, Pack, Ranges, Reconcile, Source, Span,
-    Time,
+    AfterEnd, FailurePolicy, Job, JobId, JobSpec, MarketNeed, Needs, Output, Pack, Policy, Ranges, Reconcile, Source,
+    Span, Time,
 };
 use serde_json::json;
 use std::num::NonZeroU32;
@@ -262,12 +262,34 @@ impl World {
     }
 
     pub(super) async fn send(&self, spec: JobSpec) {
-        let now = self.core.now();
-        self.send_as(JobId::new(self.store.rng().ulid(now)), spec, now).await;
+        self.send_by(None, spec).await;
+    }
+
+    /// Submits a job of this person.
+    pub(super) async fn send_by(&self, by: Option<&str>, spec: JobSpec) {
+        let (id, now) = (JobId::new(self.store.rng().ulid(self.core.now())), self.core.now());
+        let Ok(mut job) = Job::submit(id, spec, now) else { return };
+        job.summary.by = by.map(str::to_owned);
+        self.write(job).await;
     }
 
     async fn send_as(&self, id: JobId, spec: JobSpec, now: Time) {
         let Ok(job) = Job::submit(id, spec, now) else { return };
+        self.write(job).await;
+    }
+
+    /// Writes a job with its share, as the command does.
+    async fn write(&self, mut job: Job) {
+        let scenario = &self.core.scenario;
+        if scenario.chance(Fault::Shares) > 0.0 {
+            let is_of_a = job.summary.job_id.random_byte() < 150;
+            job.summary.by = Some(if is_of_a { "a-ann" } else { "b-bob" }.to_owned());
+        }
+        if scenario.policy.get("share").is_some()
+            && let Ok(policy) = Policy::from_json(&scenario.policy)
+        {
+            job.summary.share = policy.share_for(job.summary.by.as_deref(), None).unwrap_or_default();
+        }
         self.remember(&job);
         for _ in 0..5 {
             if self.store.write(None, &job, Vec::new()).await.is_ok() {

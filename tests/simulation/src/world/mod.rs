@@ -158,6 +158,9 @@ fn run_here(
     if scenario.chance(Fault::Reservations) > 0.0 {
         scenario.add_reservations();
     }
+    if scenario.chance(Fault::Shares) > 0.0 {
+        scenario.add_shares();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|e| unreachable!("no runtime: {e}"));
     let seed = scenario.seed;

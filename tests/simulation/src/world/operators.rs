@@ -4,7 +4,7 @@
 use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
-use model::control::{BrakeState, Document, PolicyRow};
+use model::control::{BrakeState, PolicyRow};
 use model::{BrakeKind, ControlKey, Intent, JobId, JobState, NodeId, Pause, Policy, Span};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ impl World {
         let Ok(control) = self.store.control().await else { return false };
         let old = control.policy;
         let row = match &old {
-            Some(old) => old.with(Document { document: policy.to_json().to_string() }),
+            Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old)).entry),
             None => PolicyRow::of_policy(&policy),
         };
         self.store.write(old.as_ref(), &row, Vec::new()).await.is_ok()

@@ -65,7 +65,7 @@ impl World {
             let mut left = arrival.count;
             while left > 0 {
                 let now = left.min(SIDE_BY_SIDE);
-                join_all((0..now).map(|_| self.send(arrival.spec.clone()))).await;
+                join_all((0..now).map(|_| self.send_by(arrival.by.as_deref(), arrival.spec.clone()))).await;
                 left -= now;
             }
         }

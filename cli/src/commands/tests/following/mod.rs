@@ -5,6 +5,7 @@ mod waiting;
 use super::*;
 use model::{AfterEnd, JobState};
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 async fn submitted(world: &World, args: &[&str]) -> Vec<JobId> {
     let out = world.run(args).await.done();
@@ -38,7 +39,7 @@ async fn a_job_follows_jobs_by_id_by_name_and_a_whole_array() {
     assert_eq!(after(&world, any).await, [(first, AfterEnd::Any)].into());
     // The new job is listed with the waiting jobs, and not read with those that may be placed.
     let listed = world.store().waiting(None, 100).await.unwrap().jobs;
-    let queued = world.store().queued(None, 100).await.unwrap().jobs;
+    let queued = world.store().queued(&BTreeSet::new(), None, 100).await.unwrap().jobs;
     assert_eq!((listed.len(), queued.len()), (5, 3));
     let shown = world.run(&["job", &any.to_string()]).await.done();
     assert!(shown.contains(&format!("runs after     {first} (must have ended)")), "{shown}");

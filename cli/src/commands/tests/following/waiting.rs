@@ -3,6 +3,7 @@
 use crate::commands::tests::*;
 use model::{AfterEnd, JobState};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 async fn submitted(world: &World, args: &[&str]) -> Vec<JobId> {
     let line: Vec<&str> = ["submit"].iter().chain(args).copied().collect();
@@ -46,11 +47,11 @@ async fn a_job_waits_for_its_time_and_says_until_when() {
     let again = job(&world, again.trim().parse().unwrap()).await;
     assert_eq!((again.not_before_at, again.summary.give_up_after_s), (Some(begins_at), 86_400));
     // No run reads it before it is due.
-    assert_eq!(world.store().queued(None, 10).await.unwrap().jobs.len(), 0);
+    assert_eq!(world.store().queued(&BTreeSet::new(), None, 10).await.unwrap().jobs.len(), 0);
     let due = async |now| world.store().jobs_due(now, 10).await.unwrap().rows.len();
     assert_eq!((due(begins_at - Span::from_s(1)).await, due(begins_at).await), (0, 2));
     world.run(&["change", &id.to_string(), "--not-before", "0s"]).await.done();
-    let queued = world.store().queued(None, 10).await.unwrap().jobs;
+    let queued = world.store().queued(&BTreeSet::new(), None, 10).await.unwrap().jobs;
     assert_eq!(queued.iter().map(|job| job.job_id).collect::<Vec<_>>(), [id], "it may be placed at once");
 }
 
@@ -100,7 +101,7 @@ async fn what_waits_is_paused_and_goes_on_and_what_runs_is_refused() {
     let before = job(&world, id).await;
     assert_eq!(world.run(&["pause", "one"]).await.done(), format!("{id} paused\n"));
     assert_eq!(world.run(&["pause", "one"]).await.done(), format!("{id} was paused already\n"));
-    assert_eq!(world.store().queued(None, 10).await.unwrap().jobs.len(), 0);
+    assert_eq!(world.store().queued(&BTreeSet::new(), None, 10).await.unwrap().jobs.len(), 0);
     for line in [&["job", "one"][..], &["jobs"], &["plan"]] {
         let shown = world.run(line).await.done();
         assert!(shown.contains("it is paused: `nodekeeper continue` lets it go on"), "{line:?}: {shown}");
@@ -134,12 +135,12 @@ async fn of_an_array_the_elements_that_wait_are_paused_and_the_answer_counts_the
     in_state(&world, ids[4], JobState::Complete).await;
     let paused = world.run(&["pause", "sweep"]).await.done();
     assert_eq!(paused, "sweep: 118 jobs paused; as they were: 1 placed, 1 complete\n");
-    assert_eq!(world.store().queued(None, 200).await.unwrap().jobs.len(), 0);
+    assert_eq!(world.store().queued(&BTreeSet::new(), None, 200).await.unwrap().jobs.len(), 0);
     assert_eq!(
         world.run(&["continue", "sweep[0-9]"]).await.done(),
         "sweep[0-9]: 8 jobs continued; as they were: 1 placed, 1 complete\n"
     );
-    assert_eq!(world.store().queued(None, 200).await.unwrap().jobs.len(), 8);
+    assert_eq!(world.store().queued(&BTreeSet::new(), None, 200).await.unwrap().jobs.len(), 8);
 }
 
 #[tokio::test]

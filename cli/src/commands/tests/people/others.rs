@@ -153,7 +153,7 @@ async fn nobody_enters_a_job_of_somebody_else_unasked() {
     let mut world = World::with_policy().await;
     let (_, alloc) = world.put_running(1).await;
     let mut reported = alloc.clone();
-    (reported.summary.client, reported.by) = (ClientStatus::Running, Some("bob".into()));
+    (reported.summary.client, reported.summary.by) = (ClientStatus::Running, Some("bob".into()));
     world.store().write(Some(&alloc), &reported, Vec::new()).await.unwrap();
     let machines = tempfile::tempdir().unwrap();
     std::fs::create_dir(machines.path().join("i-0")).unwrap();

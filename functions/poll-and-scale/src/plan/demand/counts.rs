@@ -51,6 +51,8 @@ impl<'a> Count<'a> {
 
 pub(super) struct FleetCounts<'a> {
     policy: &'a Policy,
+    /// Why nothing is launched this month.
+    budget_spent: Option<Reason>,
     /// The records that are not cleaned, with the launches of this plan and what is reserved.
     all: Count<'a>,
     /// The records that are shutting down.
@@ -77,7 +79,18 @@ impl<'a> FleetCounts<'a> {
                 *zones.entry(zone.to_owned()).or_default() += 1;
             }
         }
-        Self { policy, all, leaving, new: Count::default(), reserved: Count::default(), zones, free: free(view) }
+        let totals = view.observed.control.totals.as_ref();
+        let budget_spent = totals.and_then(|totals| totals.budget_spent(policy, view.now));
+        Self {
+            policy,
+            budget_spent,
+            all,
+            leaving,
+            new: Count::default(),
+            reserved: Count::default(),
+            zones,
+            free: free(view),
+        }
     }
 
     /// How many machines of the capacity reservation of this size are free; 0 if it has none.
@@ -139,6 +152,9 @@ impl<'a> FleetCounts<'a> {
     pub(super) fn cap_on(&self, size: &Size, price: Usd) -> Option<(Reason, bool)> {
         let (policy, all, reserved) = (self.policy, &self.all, &self.reserved);
         let (max, cap) = (policy.nodes.max, policy.nodes.max_price_per_hour);
+        if let Some(reason) = &self.budget_spent {
+            return Some((reason.clone(), false));
+        }
         if all.nodes >= max {
             let used = all.nodes.saturating_sub(reserved.nodes);
             let there = used.saturating_sub(self.new.nodes);

@@ -8,6 +8,7 @@ use super::bin::At;
 use super::packing::Packing;
 use super::want::{Waits, Want};
 use model::{Explanation, JobState, Reason, Slot};
+use std::collections::BTreeMap;
 
 /// Notes why each of these demands waits. `slots` are the slots of the launches of this run, in their order.
 pub(super) fn waiting(
@@ -33,15 +34,19 @@ pub(super) fn waiting(
     if packing.new.len() > slots.len() {
         explained.limits(&later(view));
     }
+    let turns = turns(view, waiting);
     for (want, waits) in waiting {
         let nodes = match waits {
             Waits::For(bins) => nodes(view, packing, bins, slots),
             Waits::Because(_) => Vec::new(),
         };
-        let why = if let Waits::Because(why) = waits { why } else { nodes.as_slice() };
+        let mut why = if let Waits::Because(why) = waits { why.to_vec() } else { nodes };
         why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
+        if waits_for_room(waits) {
+            why.extend(turns.get(view.observed.policy.share_name(want.job().share.as_deref())).cloned());
+        }
         match want {
-            Want::Job(job) => explained.waits(job, why),
+            Want::Job(job) => explained.waits(job, &why),
             Want::Copy { job, original } => {
                 let wanted = std::iter::once(Reason::CopyWanted { original: *original });
                 explained.waits(job, &wanted.chain(why.iter().cloned()).collect::<Vec<_>>());
@@ -63,6 +68,48 @@ pub(super) fn waiting(
             | JobState::Rejected => {}
         }
     }
+}
+
+/// Whether a demand waits for room that another one may get first.
+fn waits_for_room(waits: &Waits) -> bool {
+    let is_own = |reason: &Reason| {
+        matches!(
+            reason,
+            Reason::ArrayLimit { .. }
+                | Reason::WorkLimit { .. }
+                | Reason::LicencesUsed { .. }
+                | Reason::LimitTurnTaken {}
+        )
+    };
+    matches!(waits, Waits::Because(why) if !why.iter().any(is_own))
+}
+
+/// What each share has used before whose first waiting job demands of others come. At most three others are named.
+fn turns<'v>(view: &'v View<'_>, waiting: &[(Want<'_>, Waits)]) -> BTreeMap<&'v str, Reason> {
+    let policy = &view.observed.policy;
+    let (mut turns, mut jobs): (BTreeMap<&str, Option<Reason>>, BTreeMap<&str, usize>) = Default::default();
+    let percent = |of: f64, all: f64| if all > 0.0 { (100.0 * of / all).round() as u32 } else { 0 };
+    let used = |name: &str| view.observed.shares.used.get(name).copied().unwrap_or(0.0);
+    let (all_used, weights) =
+        (view.observed.shares.used.values().sum(), policy.share.iter().map(|share| share.weight).sum());
+    let served = waiting.iter().filter(|(_, waits)| waits_for_room(waits) && !policy.share.is_empty());
+    for (want, _) in served {
+        let Some(share) = policy.share(want.job().share.as_deref()) else { continue };
+        let before = |(name, jobs): (&&str, &usize)| format!("{jobs} of {name}");
+        turns.entry(&share.name).or_insert_with(|| {
+            let others = jobs.len().saturating_sub(3);
+            let more = (others > 0).then(|| format!("and some of {others} more"));
+            let before: Vec<String> = jobs.iter().take(3).map(before).chain(more).collect();
+            (!before.is_empty()).then(|| Reason::ShareTurn {
+                share: share.name.clone(),
+                used: percent(used(&share.name), all_used),
+                part: percent(share.weight, weights),
+                before: before.join(", "),
+            })
+        });
+        *jobs.entry(&share.name).or_default() += 1;
+    }
+    turns.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
 
 /// The reasons of a job that waits for the nodes of these bins.

@@ -1,7 +1,7 @@
 //! The stage for demand: from the queue to placements, reservations and launches
 //! (`docs/rules.md#section-4`).
 //!
-//! Jobs are taken by priority, then by submission. A job goes to ready nodes with room (the fullest that
+//! Jobs are taken by the turns of their shares, then by priority, then by submission. A job goes to ready nodes with room (the fullest that
 //! fits). Otherwise it reserves room on booting nodes, and otherwise it asks for new nodes.
 //!
 //! Guarantees: all members of a job are placed at once, on different nodes, or none; the first job that cannot
@@ -19,10 +19,12 @@ mod counts;
 mod eligible;
 mod explain;
 mod find_ways;
+mod limits;
 mod next;
 mod packing;
 mod prices;
 mod sets;
+mod turns;
 mod want;
 mod ways;
 
@@ -32,10 +34,11 @@ use super::needs::QueueNeeds;
 use super::view::View;
 use model::{AllocId, JobId, JobState, JobSummary, NodeRecord, NodeStatus, Slot};
 
-use arrays::Arrays;
 use eligible::Eligible;
+use limits::WorkInUse;
 use packing::{HeadOfLine, LimitMode, New, Packing};
 use std::collections::BTreeSet;
+use turns::Turns;
 use want::{Possible, ServedQueue, Waits, Want};
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan) -> QueueNeeds {
@@ -78,11 +81,12 @@ fn pack<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible<
     served
 }
 
-/// Serves the queue in its order.
+/// Serves the queue, the shares in their turns.
 fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible<'a>) -> ServedQueue<'a> {
     let mut served = ServedQueue::default();
-    let (mut queue, mut arrays, mut possible) = (HeadOfLine::Served, Arrays::new(view), Possible::default());
-    for want in wants(view, eligible) {
+    let (mut queue, mut limits, mut possible) = (HeadOfLine::Served, WorkInUse::new(view), Possible::default());
+    let mut turns = Turns::new(view, wants(view, eligible));
+    while let Some(want) = turns.next() {
         let job = want.job();
         if let Some(reason) = possible.never(view, &packing.sizes, job) {
             // After a change of the policy, no size may fit a wanted copy. The copy then reserves nothing, and its job is not
@@ -93,14 +97,13 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible
             }
             continue;
         }
-        // A job that waits for its array reserves nothing: the placed jobs of its array use the room.
-        if let Want::Job(job) = want
-            && let Err(reason) = arrays.admit(job)
-        {
+        // A job that waits for a limit reserves nothing: what is placed of its array or share uses the room.
+        if let Err(reason) = limits.admit(&want) {
             served.waiting.push((want, Waits::Because([reason].into())));
             continue;
         }
-        let members = want.members();
+        let (members, before) = (want.members(), packing.bins.len());
+        turns.count(job, members);
         let found = match packing.find(job, members, queue) {
             Ok(found) => found,
             Err(why) => {
@@ -109,6 +112,11 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible
                 continue;
             }
         };
+        if let Err(reason) = limits.take(&want, packing.price_of(job, &found)) {
+            packing.undo_launches(before);
+            served.waiting.push((want, Waits::Because([reason].into())));
+            continue;
+        }
         let ready = packing.ready_of(&found);
         packing.take(job, &found);
         packing.findings.has_served = true;

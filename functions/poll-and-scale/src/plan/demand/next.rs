@@ -25,7 +25,7 @@ pub(super) fn list(view: &View<'_>, packing: &Packing<'_, '_>, waiting: &[(Want<
         let is_limited = matches!(waits, Waits::Because(why) if matches!(**why, [Reason::ArrayLimit { .. }]));
         may_start.then(|| (*job, is_limited.then(|| Array::of(job.job_id))))
     });
-    next.fill(jobs, observed.allocs.len());
+    next.fill(&observed.policy, jobs, observed.allocs.len());
     if next.alike.is_empty() {
         return next;
     }
@@ -35,7 +35,7 @@ pub(super) fn list(view: &View<'_>, packing: &Packing<'_, '_>, waiting: &[(Want<
     let ready = observed.nodes.iter().filter(|record| record.status() == Some(NodeStatus::Ready));
     next.closed = ready.map(|record| record.slot).filter(|slot| !open.contains(slot)).collect();
     let kept = bins().filter(|bin| bin.blocked).filter_map(|bin| bin.node()).map(|node| node.slot());
-    next.keep(kept, packing.findings.first.filter(|job| job.needs.nodes == 1));
+    next.keep(&observed.policy, kept, packing.findings.first.filter(|job| job.needs.nodes == 1));
     next.follows = observed.jobs.iter().any(JobSummary::follows);
     next
 }

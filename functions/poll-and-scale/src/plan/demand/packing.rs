@@ -311,6 +311,12 @@ impl<'v, 'a> Packing<'v, 'a> {
         bins.iter().filter_map(ready).collect()
     }
 
+    /// What a job costs an hour in these bins.
+    pub(super) fn price_of(&self, job: &JobSummary, bins: &[usize]) -> Usd {
+        let price = |bin: &Bin<'_>| job.needs.price_on(bin.capacity, bin.price_per_hour);
+        bins.iter().filter_map(|n| self.bins.get(*n)).map(price).sum()
+    }
+
     pub(super) fn usable_nodes(&self) -> u32 {
         self.bins.len().try_into().unwrap_or(u32::MAX)
     }

@@ -15,6 +15,7 @@ mod reservations;
 mod retries;
 mod sets;
 mod several;
+mod shares;
 mod silence;
 mod suspected;
 
@@ -39,8 +40,8 @@ struct Given {
 fn given(policy: Value) -> Given {
     let mut document = example_json();
     for (section, knobs) in policy.as_object().unwrap() {
-        if section == "size" {
-            document["size"] = knobs.clone();
+        if knobs.is_array() {
+            document[section] = knobs.clone();
         } else {
             for (knob, value) in knobs.as_object().unwrap() {
                 document[section][knob] = value.clone();

@@ -102,6 +102,7 @@ impl Job {
                 name: spec.name,
                 by: None,
                 labels: spec.labels,
+                share: spec.share,
                 priority: spec.priority,
                 submitted_at: now,
                 needs: Needs { machine, ..spec.needs },

@@ -218,17 +218,9 @@ pub struct Offering {
 }
 
 impl Offering {
-    /// What one member of a job costs an hour on such a node: the largest of its parts of it, or all of it.
+    /// What one member of a job costs an hour on such a node.
     pub fn price_of(&self, needs: &Needs) -> Usd {
-        let (part, whole) = (needs.capacity(), &self.capacity);
-        let parts = [
-            (part.vcpus.into(), whole.vcpus.into()),
-            (part.memory_mib, whole.memory_mib),
-            (part.scratch_gib, whole.scratch_gib),
-            (part.gpus.into(), whole.gpus.into()),
-        ];
-        let prices = parts.map(|(part, whole)| self.price_per_hour.part(part, whole));
-        if needs.exclusive { self.price_per_hour } else { prices.into_iter().max().unwrap_or_default() }
+        needs.price_on(self.capacity, self.price_per_hour)
     }
 }
 

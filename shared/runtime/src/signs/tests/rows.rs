@@ -518,10 +518,17 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ("quota", Caution),
-        |s| four_nodes_and_a_quota(s, 8),
+        |s| s.four_nodes_and_a_quota(8),
         &["instances 8 of 8 vCPUs are used by this cluster: ask for more"],
-        (|s| four_nodes_and_a_quota(s, 9), Well),
+        (|s| s.four_nodes_and_a_quota(9), Well),
         |s| s.nodes.truncate(3),
+    ),
+    row(
+        ("budget", Wrong),
+        |s| s.month(100),
+        &["the nodes of this month have cost $100.00, and budget.dollars_per_month is $100.00: nothing is launched"],
+        (|s| s.month(99), Well),
+        |s| s.month(0),
     ),
     row(
         ("demand", Caution),
@@ -552,11 +559,6 @@ pub(super) const ROWS: &[Row] = &[
         |s| s.warned(&Subject::Cluster, 3601),
     ),
 ];
-
-fn four_nodes_and_a_quota(state: &mut State, vcpus: u64) {
-    state.nodes = (0..4).map(|n| heard(n, 10)).collect();
-    state.quota(vcpus);
-}
 
 fn part(catalogue: &mut Catalogue, part: CataloguePart) -> &mut PartState {
     catalogue.parts.entry(part).or_default()

@@ -4,7 +4,10 @@ use crate::signs::facts::example;
 use crate::signs::{Facts, Next, SignLevel};
 use crate::validation::InvalidRow;
 use model::catalogue::Offered;
-use model::control::{CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
+use model::control::totals::month_of;
+use model::control::{
+    CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally, Totals, TotalsRow,
+};
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
 use model::policy::example_json;
@@ -73,6 +76,22 @@ impl State {
             rows: self.rows.clone(),
             ..Facts::new(&self.control, at(NOW))
         }
+    }
+
+    pub(super) fn four_nodes_and_a_quota(&mut self, vcpus: u64) {
+        self.nodes = (0..4).map(|n| heard(n, 10)).collect();
+        self.quota(vcpus);
+    }
+
+    /// A budget of $100, and what the nodes of this month have cost.
+    pub(super) fn month(&mut self, usd: u64) {
+        let mut document = example_json();
+        document["budget"] = json!({"dollars_per_month": 100});
+        let row = PolicyRow::of_policy(&Policy::from_json(&document).unwrap());
+        self.control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
+        let (month_at, month_usd) = (Some(month_of(at(NOW))), Usd::from_micros(usd * 1_000_000));
+        let totals = Totals { month_at, month_usd, ..Totals::default() };
+        self.control.totals = Some(TotalsRow::new(&ControlKey::Totals).with(totals));
     }
 
     /// A policy with a size of several types, and its catalogue with this change.

@@ -3,6 +3,7 @@
 pub(crate) mod arrays;
 pub(crate) mod packs;
 pub(crate) mod retries;
+pub(crate) mod shares;
 
 use crate::check::row::{is_true, within};
 use crate::check::{Check, RUN, SLACK, alloc_id, count, done, is_ended, is_final, node_id, set, text, time};
@@ -41,7 +42,7 @@ fn is_indexed(row: &Item) -> bool {
     match text(row, "state") {
         Some("rejected") => end == Some("failed"),
         Some(state) if is_ended(row) => end == Some(state),
-        _ => text(row, "queue").is_some() && end.is_none_or(|end| end == "queued"),
+        _ => text(row, "queue").is_some() && end.is_none_or(|end| ["queued", "share"].contains(&end)),
     }
 }
 

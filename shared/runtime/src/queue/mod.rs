@@ -3,6 +3,8 @@
 //! Guarantees: what a run reads does not grow with the queue, and every job is read in one of the next runs.
 //! Does not: decide.
 
+pub mod shares;
+
 use model::control::ListPlace;
 use model::{Control, ControlKey, JobId, JobSummary, Policy, Time};
 use serde::{Deserialize, Serialize};
@@ -89,7 +91,7 @@ pub(crate) async fn read_put_off(
 ) -> Result<PutOffRead, DbError> {
     let due = store.jobs_due(now, head_rows(policy)).await?;
     let listed = match audience {
-        Audience::Run => WaitingJobs::default(),
+        Audience::Run | Audience::Turn => WaitingJobs::default(),
         Audience::Person => store.put_off(BEHIND_FOR_A_PERSON).await?,
     };
     // The index may be behind the row.
@@ -107,6 +109,8 @@ pub(crate) async fn read_put_off(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A run, which places jobs.
+    Turn,
+    /// What a run would read, to say what it would do.
     Run,
     /// A person, who waits for the answer. Of the part behind the head, this reads the beginning.
     Person,
@@ -147,7 +151,9 @@ pub(crate) async fn read_queue(
     audience: Audience,
 ) -> Result<Queued, DbError> {
     let most = policy.poll.queue_rows as usize;
-    let head = store.queued(None, head_rows(policy)).await?;
+    // Jobs of a share that the policy had may still wait.
+    let shares = control.policy.as_ref().map(|row| row.shares.clone()).unwrap_or_default();
+    let head = store.queued(&shares, None, head_rows(policy)).await?;
     let (mut jobs, mut unreadable) = (head.jobs, head.unreadable);
     let Some(end) = head.end else {
         let read = QueueRead { read: jobs.len(), least: jobs.len(), part: None };
@@ -159,11 +165,15 @@ pub(crate) async fn read_queue(
         None => (end.as_str(), 0),
     };
     let most_behind = match audience {
-        Audience::Run => (most / HEAD_PER_PART).max(1),
+        Audience::Run | Audience::Turn => (most / HEAD_PER_PART).max(1),
         Audience::Person => BEHIND_FOR_A_PERSON,
     };
-    let part = store.queued(Some(behind), most_behind).await?;
-    let all = passed.saturating_add(part.jobs.len() as u64);
+    let mut part = store.queued(&shares, Some(behind), most_behind).await?;
+    // The heads of the shares end at different places, and so do their parts.
+    let of_head: HashSet<JobId> = jobs.iter().map(|job| job.job_id).collect();
+    part.jobs.retain(|job| !of_head.contains(&job.job_id));
+    let is_passed = |job: &&JobSummary| part.end.as_ref().is_none_or(|end| job.rank() <= *end);
+    let all = passed.saturating_add(part.jobs.iter().filter(is_passed).count() as u64);
     let known = jobs.len().saturating_add(usize::try_from(all).unwrap_or(usize::MAX));
     let least = if part.end.is_some() { known.saturating_add(1) } else { known };
     // After the end, the part begins behind the head again.

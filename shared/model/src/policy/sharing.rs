@@ -1,0 +1,161 @@
+//! Whose share a job has, and which jobs are under a limit.
+//!
+//! Guarantees: a job belongs to a share of which its submitter is a member, or to the default one.
+//! Does not: know what a share may have; [`super::Share`] does.
+
+use super::share::{NO_SHARE, Share};
+use super::types::{Policy, Shares};
+use crate::names::matches;
+use crate::{JobSummary, Needs, Span};
+
+impl Shares {
+    pub fn half_life(&self) -> Span {
+        Span::from_ms((self.half_life_h * 3_600_000.0) as i64)
+    }
+
+    /// How much so many members with these needs take, in vCPUs: the most of what they need.
+    pub fn vcpus(&self, needs: &Needs, members: u32) -> f64 {
+        let memory = needs.memory_mib as f64 / 1024.0 / self.gib_per_vcpu;
+        f64::from(needs.vcpus).max(memory).max(f64::from(needs.gpus) * self.vcpus_per_gpu) * f64::from(members)
+    }
+}
+
+impl Policy {
+    /// The share with this name. What has none, or one that is gone, belongs to the default one.
+    pub fn share(&self, name: Option<&str>) -> Option<&Share> {
+        let named = self.share.iter().find(|share| Some(share.name.as_str()) == name);
+        named.or_else(|| self.share.iter().find(|share| share.default))
+    }
+
+    /// The name of the share for which what has this one counts.
+    pub fn share_name(&self, name: Option<&str>) -> &str {
+        self.share(name).map_or(NO_SHARE, |share| share.name.as_str())
+    }
+
+    /// Whether some jobs are under a limit, so that only one run at a time may place them.
+    pub fn has_limits(&self) -> bool {
+        !self.person.is_empty() || !self.limits.licences.is_empty() || self.share.iter().any(|s| !s.limits.is_empty())
+    }
+
+    /// Whether this job is under a limit.
+    pub fn limits_job(&self, job: &JobSummary) -> bool {
+        let of_share = self.share(job.share.as_deref()).is_some_and(|share| !share.limits.is_empty());
+        of_share || !self.person.is_empty() || !job.needs.licences.is_empty()
+    }
+
+    /// The share of a job of this submitter, who may have named one. An error says what is possible.
+    pub fn share_for(&self, by: Option<&str>, named: Option<&str>) -> Result<Option<String>, String> {
+        let Some(first) = self.share.first() else {
+            let none = |name: &str| format!("--share {name}: the policy has no shares, so leave it out");
+            return named.map_or(Ok(None), |name| Err(none(name)));
+        };
+        let is_member = |share: &&Share| {
+            share.default || by.is_some_and(|by| share.members.iter().any(|pattern| matches(pattern, by)))
+        };
+        let mut possible: Vec<&Share> = self.share.iter().filter(is_member).collect();
+        // The default share is for those who have no other.
+        possible.sort_by_key(|share| share.default && !is_member(&&Share { default: false, ..(*share).clone() }));
+        let names: Vec<&str> = possible.iter().map(|share| share.name.as_str()).collect();
+        let who = by.map_or("nobody whose name is known".to_owned(), str::to_owned);
+        let chosen = match named {
+            None => names.first().copied(),
+            Some(name) => names.iter().copied().find(|known| *known == name),
+        };
+        let all = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let wrong = || match named {
+            Some(name) if self.share.iter().all(|share| share.name != name) => {
+                format!("--share {name}: the policy has no such share; {who} may submit to: {all}")
+            }
+            Some(name) => format!("--share {name}: {who} is no member of it, and may submit to: {all}"),
+            None => format!(
+                "{who} is a member of no share of the policy, such as {}, and none is the default: an operator adds the name to \
+                 the members of one",
+                first.name
+            ),
+        };
+        chosen.map(|name| Some(name.to_owned())).ok_or_else(wrong)
+    }
+
+    /// What the job needs of licences that the policy does not have, or not so many of.
+    pub fn lacks_licence(&self, needs: &Needs) -> Option<String> {
+        let known = &self.limits.licences;
+        let lacking = needs.licences.iter().find(|(name, many)| known.get(*name).is_none_or(|all| *many > all));
+        lacking.map(|(name, many)| match known.get(name) {
+            Some(all) => format!("it needs {many} of {name}, and limits.licences has {all}"),
+            None => {
+                let names: Vec<&str> = known.keys().map(String::as_str).collect();
+                let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                format!("it needs {name}, and limits.licences of the policy has: {names}")
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::example_json;
+    use serde_json::{Value, json};
+
+    fn policy(shares: &Value) -> Policy {
+        let mut document = example_json();
+        document["share"] = shares.clone();
+        Policy::from_json(&document).unwrap()
+    }
+
+    #[test]
+    fn a_job_belongs_to_a_share_of_its_submitter_or_to_the_one_that_is_named() {
+        let of = policy(&json!([
+            {"name": "others", "default": true, "members": ["root"]},
+            {"name": "a", "members": ["team-a/*", "eve"]},
+            {"name": "b", "members": ["eve", "root"]},
+        ]));
+        for (by, named, share) in [
+            (Some("team-a/ann"), None, "a"),
+            (Some("eve"), None, "a"),
+            (Some("eve"), Some("b"), "b"),
+            (Some("eve"), Some("others"), "others"),
+            (Some("root"), None, "others"),
+            (Some("team-b/bob"), None, "others"),
+            (None, None, "others"),
+        ] {
+            assert_eq!(of.share_for(by, named), Ok(Some(share.to_owned())), "{by:?} {named:?}");
+        }
+        let error = of.share_for(Some("team-a/ann"), Some("b")).unwrap_err();
+        assert_eq!(error, "--share b: team-a/ann is no member of it, and may submit to: a, others");
+        let error = of.share_for(Some("eve"), Some("c")).unwrap_err();
+        assert_eq!(error, "--share c: the policy has no such share; eve may submit to: a, b, others");
+    }
+
+    #[test]
+    fn who_is_in_no_share_is_told_so_and_without_shares_nobody_is_asked() {
+        let of = policy(&json!([{"name": "a", "members": ["ann"]}]));
+        let error = of.share_for(Some("bob"), None).unwrap_err();
+        assert!(error.starts_with("bob is a member of no share of the policy, such as a, and none is the default"));
+        assert_eq!(policy(&json!([])).share_for(Some("bob"), None), Ok(None));
+        let error = policy(&json!([])).share_for(None, Some("a")).unwrap_err();
+        assert_eq!(error, "--share a: the policy has no shares, so leave it out");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_share_names_its_field() {
+        let wrong = |share: Value| {
+            let mut document = example_json();
+            document["share"] = json!([{"name": "x", "members": ["x"], "default": true}, share]);
+            Policy::from_json(&document).unwrap_err().to_string()
+        };
+        for (share, says) in [
+            (json!({"name": "x", "members": ["a"]}), "share[1].name: x is used twice"),
+            (json!({"name": "a b", "members": ["a"]}), "share[1].name: \"a b\" is not allowed"),
+            (json!({"name": "a", "default": true}), "share[1].default: x is the default already"),
+            (json!({"name": "a"}), "share[1].members: nobody could submit to it"),
+            (json!({"name": "a", "members": ["a", "a"]}), "share[1].members"),
+            (json!({"name": "a", "members": ["a\n"]}), "share[1].members"),
+            (json!({"name": "a", "members": ["a"], "weight": 0}), "share[1].weight: 0 is not allowed"),
+            (json!({"name": "a", "members": ["a"], "running": -1}), "share[1].running"),
+            (json!({"name": "a", "members": ["a"], "cpus": 1}), "share[1].cpus: is not a knob"),
+        ] {
+            assert!(wrong(share.clone()).contains(says), "{share}: {}", wrong(share.clone()));
+        }
+    }
+}
