@@ -94,6 +94,8 @@ mod tests {
     #[test]
     fn the_past_becomes_arrivals_by_the_clock_of_the_week() {
         let alloc = |job_id: JobId, copy, (from, to): (i64, i64), gpus| EndedAlloc {
+            price_per_hour: model::Usd::ZERO,
+            share: None,
             alloc_id: AllocId { job_id, member: 0, copy },
             node_id: fixtures::node_id(0),
             placed_at: at(from),
