@@ -129,7 +129,11 @@ async fn a_refusal_is_json_that_says_why() {
         ("/api/jobs/%ff".to_owned(), StatusCode::BAD_REQUEST, "UTF-8"),
         ("/api/nodes/7".to_owned(), StatusCode::NOT_FOUND, "slot 7 has never had a node"),
         ("/api/nodes/x".to_owned(), StatusCode::BAD_REQUEST, "is not a number"),
-        ("/api/cost?by=colour".to_owned(), StatusCode::BAD_REQUEST, "by: it must be name, job, size, reason, person"),
+        (
+            "/api/cost?by=colour".to_owned(),
+            StatusCode::BAD_REQUEST,
+            "by: it must be name, job, size, reason, person, share",
+        ),
         ("/api/local".to_owned(), StatusCode::NOT_FOUND, "does not run on this machine"),
         ("/api/nodes/7/x".to_owned(), StatusCode::NOT_FOUND, "nothing at /api/nodes/7/x"),
     ] {

@@ -30,6 +30,8 @@ pub enum By {
     Reason,
     /// All jobs that the same person submitted together.
     Person,
+    /// All jobs of the same share together.
+    Share,
     /// All jobs with the same value of this label together.
     Label(String),
 }
@@ -43,8 +45,9 @@ impl TryFrom<String> for By {
             ("size", "") => Ok(Self::Size),
             ("reason", "") => Ok(Self::Reason),
             ("person", "") => Ok(Self::Person),
+            ("share", "") => Ok(Self::Share),
             ("label", key) if !key.is_empty() => Ok(Self::Label(key.to_owned())),
-            _ => Err("it must be name, job, size, reason, person, or label with a key".to_owned()),
+            _ => Err("it must be name, job, size, reason, person, share, or label with a key".to_owned()),
         }
     }
 }
@@ -57,6 +60,7 @@ impl From<By> for String {
             By::Size => "size".to_owned(),
             By::Reason => "reason".to_owned(),
             By::Person => "person".to_owned(),
+            By::Share => "share".to_owned(),
             By::Label(key) => format!("label:{key}"),
         }
     }
@@ -67,6 +71,7 @@ impl From<By> for String {
 pub struct CountedBy {
     pub name: Option<String>,
     pub by: Option<String>,
+    pub share: Option<String>,
     pub labels: BTreeMap<String, String>,
 }
 
@@ -167,6 +172,7 @@ impl Report {
             By::Job => jobs.into_iter().map(|(id, sum)| sum.line(id.to_string(), of(&id).name)).collect(),
             By::Name => together(jobs, &|job| job.name, "(no name)"),
             By::Person => together(jobs, &|job| job.by, "(not known)"),
+            By::Share => together(jobs, &|job| job.share, "(no share)"),
             By::Label(key) => together(jobs, &|mut job| job.labels.remove(key), "(no such label)"),
             By::Reason => by_reason(past, since, until),
             By::Size => sizes.into_iter().map(|(of, sum)| sum.line_of_size(of)).collect(),

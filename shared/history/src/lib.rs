@@ -138,10 +138,10 @@ impl History {
             let known = life.node_id.and_then(|id| there.get(&id));
             life.vcpus = known.or_else(|| past.policy.vcpus.get(life.size.as_ref()?)).copied().unwrap_or(0);
         }
-        let jobs = past.jobs.iter().map(|job| (job.job_id, &job.name, &job.by, &job.labels));
-        let ended = past.ended.iter().map(|alloc| (alloc.alloc_id.job_id, &alloc.name, &alloc.by, &alloc.labels));
-        let jobs = jobs.chain(ended).map(|(id, name, by, labels)| {
-            (id, CountedBy { name: name.clone(), by: by.clone(), labels: labels.clone() })
+        let jobs = past.jobs.iter().map(|job| (job.job_id, &job.name, &job.by, &job.share, &job.labels));
+        let ended = past.ended.iter().map(|a| (a.alloc_id.job_id, &a.name, &a.by, &a.share, &a.labels));
+        let jobs = jobs.chain(ended).map(|(id, name, by, share, labels)| {
+            (id, CountedBy { name: name.clone(), by: by.clone(), share: share.clone(), labels: labels.clone() })
         });
         let jobs = jobs.collect();
         let uses: Vec<Use> = uses::of(&past.ended, &past.live, now);

@@ -17,7 +17,7 @@ pub struct CostArgs {
     /// How far back: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     since: Span,
-    /// What each line is: name (all jobs with the same name together), job, person (who submitted them), label KEY (each value of this
+    /// What each line is: name (all jobs with the same name together), job, person (who submitted them), share, label KEY (each value of this
     /// label), size (of nodes, with its price), or reason (why nodes were there: each moment of each node has one)
     #[arg(long, value_name = "WHAT", default_value = "name", num_args = 1..=2)]
     by: Vec<String>,
@@ -42,10 +42,9 @@ fn span(text: &str) -> Result<Span, String> {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let by = By::try_from(args.by.join(":")).map_err(|e| UsageError(format!("--by: {e}, such as --by label team")))?;
-    if by == By::Size && !args.owner.is_empty() {
-        return Err(
-            UsageError("a size has no person and no label: give --mine and --label with another --by".into()).into()
-        );
+    if matches!(by, By::Size | By::Reason) && !args.owner.is_empty() {
+        let message = "a size and a reason have no person and no label: give --mine and --label with another --by";
+        return Err(UsageError(message.into()).into());
     }
     let (cluster, now) = (context.cluster().await?, context.now());
     let owner = args.owner.of(&cluster).await?;
@@ -75,6 +74,7 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
     let heads: &[&str] = match &report.by {
         By::Job => &["JOB", "NAME", "BEGAN", "NODE TIME", "COST"],
         By::Name => &["NAME", "JOBS", "BEGAN", "NODE TIME", "COST"],
+        By::Share => &["SHARE", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Person => &["PERSON", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Label(_) => &["LABEL", "JOBS", "BEGAN", "NODE TIME", "COST"],
         By::Reason => &["REASON", "NODES", "BEGAN", "NODE TIME", "COST"],
@@ -83,7 +83,7 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
     let cells = |line: &CostLine| {
         let which = match &report.by {
             By::Job => vec![or_blank(line.name.as_ref())],
-            By::Name | By::Person | By::Label(_) | By::Reason => vec![line.count.to_string()],
+            By::Name | By::Person | By::Share | By::Label(_) | By::Reason => vec![line.count.to_string()],
             By::Size => {
                 let price = line.price_per_hour.map_or_else(|| "not known".to_owned(), |p| p.to_string());
                 vec![or_blank(line.market.as_ref()), price, line.count.to_string()]

@@ -210,7 +210,7 @@ async fn without_nodes_nothing_cost_anything() {
             .run(&["cost", "--by", "colour"])
             .await
             .error()
-            .starts_with("--by: it must be name, job, size, reason, person")
+            .starts_with("--by: it must be name, job, size, reason, person, share")
     );
 }
 

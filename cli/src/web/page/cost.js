@@ -11,6 +11,7 @@ const COLUMNS = {
   job: [["Job", l => [el("div", { class: "name" }, jobLink(l.what, l.name ?? l.what)), id(l.what)], "wide"]],
   name: [["Name", l => l.what === "(no name)" ? l.what : el("a", { href: `#/jobs?${new URLSearchParams({ q: l.what })}` }, l.what), "wide"], ["Jobs", l => l.count, "n"]],
   person: [["Person", l => el("a", { href: `#/jobs?${new URLSearchParams({ q: l.what })}` }, l.what), "wide"], ["Jobs", l => l.count, "n"]],
+  share: [["Share", l => l.what, "wide"], ["Jobs", l => l.count, "n"]],
   reason: [["Reason", l => l.what, "wide"], ["Nodes", l => l.count, "n"]],
   label: [["Label", l => l.what, "wide"], ["Jobs", l => l.count, "n"]],
   size: [["Size", l => l.what], ["Market", l => (l.market ?? "").replace("_", " ")], ["Price an hour", l => l.price_per_hour === undefined ? "not known" : dollars(l.price_per_hour), "n"],
@@ -30,7 +31,7 @@ export const cost = {
         report.unpriced_nodes > 0 && ` The price of ${several(report.unpriced_nodes, "node")} is not known, and counts nothing.`,
         report.is_cut && " Only the newest jobs fit into memory: the true sums are higher."),
       el("div", { class: "row" }, choice("cost", params, "minutes", "Time", TIMES, "1440"),
-        choice("cost", params, "by", "By", [["name", "name"], ["job", "job"], ["person", "person"], ["size", "size"], ["reason", "reason"], ...(by.startsWith("label:") ? [[by, by]] : [])], "name")),
+        choice("cost", params, "by", "By", [["name", "name"], ["job", "job"], ["person", "person"], ["share", "share"], ["size", "size"], ["reason", "reason"], ...(by.startsWith("label:") ? [[by, by]] : [])], "name")),
       report.lines.length ? table("What it cost, the most expensive first", [...COLUMNS[by.split(":")[0]], ["Began", l => ago(l.from), "nowrap"],
         ["Node time", l => hours(l.node_s), "n"], ["Cost", l => dollars(l.usd), "n"]], report.lines, l => `${l.what} ${l.market} ${l.price_per_hour}`)
         : el("p", { class: "soft" }, "No job used a node in this time."),

@@ -140,9 +140,12 @@ async fn costs_have_the_names_of_people_and_labels() {
     assert_eq!((&of_bob["these_usd"], of_bob["lines"][0]["what"].as_str()), (&all["lines"][0]["usd"], Some("bob")));
     assert!(world.run(&["cost", "--mine"]).await.done().starts_with("these jobs: $0.00\n"));
     for (line, says) in [
-        (&["cost", "--by", "label"][..], "--by: it must be name, job, size, reason, person, or label with a key"),
+        (
+            &["cost", "--by", "label"][..],
+            "--by: it must be name, job, size, reason, person, share, or label with a key",
+        ),
         (&["cost", "--by", "people"], "--by: it must be"),
-        (&["cost", "--by", "size", "--mine"], "a size has no person and no label"),
+        (&["cost", "--by", "size", "--mine"], "a size and a reason have no person and no label"),
     ] {
         let error = world.run(line).await.result.unwrap_err();
         assert!(error.is::<UsageError>() && error.to_string().starts_with(says), "{line:?}: {error}");
