@@ -8,7 +8,7 @@ use crate::observation::{Observation, QueueRead, ends, followed_of};
 use crate::shares::SharesRead;
 use crate::validation::Quarantined;
 use model::after::{Ends, Followed};
-use model::control::ListPlace;
+use model::control::{ListPlace, UnreadableEntry};
 use model::left_out::{is_default, without_nulls};
 use model::{AllocSummary, Array, Control, Handle, Instance, JobId, JobSummary, NodeId, NodeRecord, Policy, Time};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,8 @@ pub struct PlanState {
     handles: Vec<Handle>,
     #[serde(default)]
     control: BTreeMap<String, Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unreadable_control: Vec<UnreadableEntry>,
     policy: Option<Value>,
     #[serde(default, skip_serializing_if = "is_default")]
     is_large: bool,
@@ -82,6 +84,7 @@ impl Observation {
             jobs,
             allocs: self.allocs.clone(),
             handles: self.handles.clone(),
+            unreadable_control: control.unreadable.clone(),
             control: control.to_rows(),
             policy: Some(policy),
             is_large: self.is_large,
@@ -107,7 +110,8 @@ impl Observation {
             }
             row
         });
-        let control = Control::from_rows(rows);
+        let mut control = Control::from_rows(rows);
+        control.unreadable.extend(state.unreadable_control);
         let policy = match (policy, &state.policy) {
             (Some(policy), _) => policy.clone(),
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,

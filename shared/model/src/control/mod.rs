@@ -24,8 +24,8 @@ pub use totals::{Totals, TotalsRow};
 
 use crate::enums::BrakeKind;
 use crate::{Catalogue, Offering, Policy, Span, Time, Version, left_out};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -283,7 +283,7 @@ impl Control {
 }
 
 /// A row of the control table that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("row {key} of table control cannot be read: {detail}")]
 pub struct UnreadableEntry {
     pub key: String,
