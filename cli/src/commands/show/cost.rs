@@ -17,8 +17,8 @@ pub struct CostArgs {
     /// How far back: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     since: Span,
-    /// What each line is: name (all jobs with the same name together), job, person (who submitted them), share, label KEY (each value of this
-    /// label), size (of nodes, with its price), or reason (why nodes were there: each moment of each node has one)
+    /// What each line is: name, job, person, share, label KEY, size or reason. A size has its price. A reason says why nodes were there, and each
+    /// moment of each node has one
     #[arg(long, value_name = "WHAT", default_value = "name", num_args = 1..=2)]
     by: Vec<String>,
     #[command(flatten)]
