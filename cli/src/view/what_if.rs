@@ -5,6 +5,7 @@
 //! At most [`PLANS`] plans are made.
 //! Does not: combine changes, or change anything.
 
+use model::policy::WorkLimits;
 use model::{ActionName, Intent, JobId, JobState, JobSummary, MarketNeed, NodeState, Reason, Slot, Time, Usd};
 use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
@@ -16,6 +17,14 @@ const PLANS: usize = 150;
 const MORE_NODES: u32 = 1024;
 /// Up to how many dollars an hour are tried.
 const MOST_DOLLARS: u64 = 100_000;
+/// The limits of a share that are numbers.
+type Limit = fn(&mut WorkLimits) -> &mut Option<u64>;
+const LIMITS: [(&str, Limit); 4] = [
+    ("running", |limits| &mut limits.running),
+    ("vcpus", |limits| &mut limits.vcpus),
+    ("gpus", |limits| &mut limits.gpus),
+    ("nodes", |limits| &mut limits.nodes),
+];
 /// How many nodes on hold are tried.
 const ON_HOLD: usize = 8;
 
@@ -126,6 +135,16 @@ impl Trials<'_> {
             };
             let nodes = self.nearest(max.into(), more(max), change);
             found.extend(nodes.map(|n| format!("the maximum of size {} were {n}, not {max}", size.name)));
+        }
+        for (at, share) in policy.share.iter().enumerate() {
+            for (what, limit) in LIMITS {
+                let Some(max) = *limit(&mut share.limits.clone()) else { continue };
+                let change = |seen: &mut Observation, n| {
+                    seen.policy.share.get_mut(at).into_iter().for_each(|share| *limit(&mut share.limits) = Some(n));
+                };
+                let most = self.nearest(max, max.saturating_add(MORE_NODES.into()), change);
+                found.extend(most.map(|n| format!("the {what} of share {} were {n}, not {max}", share.name)));
+            }
         }
         if !self.observed.control.waits.is_empty() && self.does(|seen| seen.control.waits.clear()) {
             found.push("EC2 had what it refused".to_owned());
@@ -298,5 +317,17 @@ mod tests {
             }
         }
         assert!(found.iter().all(|n| *n >= 10), "too few to say anything: {found:?}");
+    }
+
+    #[test]
+    fn a_limit_of_a_share_is_named_with_the_number_that_would_do() {
+        let mut document = example_json();
+        document["share"] = json!([{"name": "lab", "members": ["*"], "running": 0}]);
+        let mut seen = Observation::empty(Policy::from_json(&document).unwrap(), 1, at(100));
+        let mut job = Job::submit(fixtures::job_id(1), JobSpec::running(["true"]), at(0)).unwrap().summary;
+        job.share = Some("lab".to_owned());
+        seen.replace_job(job);
+        let changes = for_job(&seen, fixtures::job_id(1), at(100));
+        assert!(changes.contains(&"the running of share lab were 1, not 0".to_owned()), "{changes:?}");
     }
 }
