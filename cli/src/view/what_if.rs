@@ -18,8 +18,8 @@ const MORE_NODES: u32 = 1024;
 /// Up to how many dollars an hour are tried.
 const MOST_DOLLARS: u64 = 100_000;
 /// The limits of a share that are numbers.
-type Limit = fn(&mut WorkLimits) -> &mut Option<u64>;
-const LIMITS: [(&str, Limit); 4] = [
+type ShareLimit = fn(&mut WorkLimits) -> &mut Option<u64>;
+const LIMITS: [(&str, ShareLimit); 4] = [
     ("running", |limits| &mut limits.running),
     ("vcpus", |limits| &mut limits.vcpus),
     ("gpus", |limits| &mut limits.gpus),
