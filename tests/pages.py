@@ -25,7 +25,7 @@ from botocore import xform_name
 from local_stack import PROGRAM, ROOT, Local, check
 
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SIZE = '\n[[size]]\nname = "a"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
+SIZE = '\n[[size]]\nname = "a"\ntemplate = "lt-1"\ninstance_type = "m7a.large"\nvcpus = 2\nmemory_mib = 8192\nprice_per_hour = 0.1\n'
 # Subcommands of the AWS CLI that are not calls.
 AWS_OWN = {"s3": {"cp", "ls", "mb", "rm"}, "login": set()}
 # Commands of the CLI that stand beside the calls of a service.
