@@ -91,7 +91,7 @@ impl Check {
         self.invariant_an_end_gives_its_room(model, placed, ended);
         // Whoever takes a row away, or makes it unreadable, may take away the list.
         if !self.has_spoiled() && !self.forgets(None) {
-            self.invariant_only_a_listed_job_starts_at_an_end(model, placed, ended);
+            self.invariant_only_a_listed_job_starts_at_an_end(model, placed, ended, caller.began());
         }
     }
 
@@ -116,7 +116,7 @@ impl Check {
     /// The job is in a list that applies, in its turn: every earlier job of its kind was drawn, and so was every job with an earlier place
     /// that asks for the same machine and no more room. The node is neither closed nor kept for others. If its array keeps it waiting, a
     /// complete job of the array gives its place.
-    fn invariant_only_a_listed_job_starts_at_an_end(&self, model: &Model, placed: &Item, ended: &Item) {
+    fn invariant_only_a_listed_job_starts_at_an_end(&self, model: &Model, placed: &Item, ended: &Item, began: Time) {
         let rule = "invariant_only_a_listed_job_starts_at_an_end";
         let (Some(id), Some(of)) = (alloc_id(placed), alloc_id(ended)) else { return };
         let (lists, drawn_again) = {
@@ -138,7 +138,8 @@ impl Check {
         let may = |listed: &Value| {
             let Some((kind, at, place, alike)) = find(listed, id.job_id) else { return false };
             let version = many(listed, "version");
-            let applies = self.core.now() <= Time::from_ms(many(listed, "until_at").cast_signed()) + SLACK;
+            // A call that takes long decides by the time at which it began.
+            let applies = began <= Time::from_ms(many(listed, "until_at").cast_signed()) + SLACK;
             // A process may use the last list for a moment, and somebody may have taken its turn away.
             let is_past = version < many(&turn, "list") || drawn_again == Some(version);
             let earlier = |(n, other): (usize, &Value)| {
