@@ -18,8 +18,8 @@ pub(crate) struct Stored {
     pub(crate) is_all: bool,
 }
 
-/// Finds the size of the stored part, of which this many bytes were found before, in few calls. The error says why nothing is
-/// stored, or why it is not known.
+/// Finds how many bytes are stored, in few calls. An earlier call found `before` of them. The error says why nothing is stored, or why
+/// it is not known.
 pub(crate) async fn find(s3: &S3, place: &S3Place, before: u64) -> Result<Stored, String> {
     let first = before.saturating_sub(1) / PIECE_BYTES;
     let (no, head) = last_piece(s3, place, first).await.map_err(|error| text_of(&error, place))?;

@@ -44,7 +44,7 @@ impl Usd {
         self.0.checked_div(price.0).and_then(|times| u32::try_from(times).ok()).unwrap_or(u32::MAX)
     }
 
-    /// The part `part` of `whole`, rounded down, and never more than all of it.
+    /// This amount times `part` / `whole`, rounded down. It is never more than this amount.
     pub fn part(self, part: u64, whole: u64) -> Self {
         let part = u128::from(self.0) * u128::from(part.min(whole)) / u128::from(whole).max(1);
         Self(u64::try_from(part).unwrap_or(self.0))

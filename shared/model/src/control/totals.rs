@@ -32,7 +32,7 @@ pub struct Totals {
     pub month_at: Option<Time>,
     pub month_until_at: Option<Time>,
     pub month_usd: Usd,
-    /// What the allocs of each share have cost in this month that are counted.
+    /// What each share has cost in this month, by its allocs that are counted.
     pub month_of: BTreeMap<String, Usd>,
 }
 

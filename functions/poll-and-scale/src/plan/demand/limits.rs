@@ -1,4 +1,4 @@
-//! What keeps a job from its turn although there may be room: the limits of its array, its share and its submitter, and licences
+//! A job may wait although there is room: its array, its share or its submitter has a limit, or licences are lacking
 //! (`docs/rules.md#limits`).
 //!
 //! A live alloc counts until it has ended, wherever its job is. The observation has every alloc on the record of a node.
