@@ -85,8 +85,9 @@ async fn events_of_one(store: &Store, id: AllocId) -> Result<Vec<Happening>, DbE
 
 /// The newest `limit` happenings, the oldest of them first. If there are more, the first line says how many.
 fn in_order(mut story: Vec<Happening>, subject: &Subject, limit: i32) -> Vec<Happening> {
-    // A job ends at the same time as the alloc that ended it. The alloc comes first.
-    story.sort_by_key(|happening| (happening.at, happening.action == ActionName::EndJob.as_str()));
+    // At one moment the order is: what was decided, the alloc that ends by it, the job that ends with the alloc.
+    let ends = [ActionName::EndAlloc, ActionName::EndJob].map(ActionName::as_str);
+    story.sort_by_key(|happening| (happening.at, ends.iter().position(|end| *end == happening.action)));
     let older = story.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
     let first = story.get(older).filter(|_| older > 0).map(|first| Happening {
         at: first.at,

@@ -246,7 +246,7 @@ mod tests {
             let now = Time::from_ms(1_000_000 + s * 1000);
             Beat { cached: &cached, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
         };
-        assert_eq!([0, 8, 24, 80, 300, -9].map(after), [0.6, 1.0, 3.0, 10.0, 10.0, 0.6]);
+        assert_eq!([0, 8, 24, 80, 300, -9].map(after), [0.6, 1.0, 3.0, 5.0, 5.0, 0.6]);
     }
 
     #[test]
