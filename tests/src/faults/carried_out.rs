@@ -32,10 +32,10 @@ const RUNS: usize = 12;
 
 /// An EC2 that launches and terminates everything it is asked for.
 #[derive(Default)]
-struct Ec2(Mutex<BTreeMap<String, Instance>>);
+pub(super) struct Ec2(Mutex<BTreeMap<String, Instance>>);
 
 impl Ec2 {
-    fn all(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Instance>> {
+    pub(super) fn all(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Instance>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,7 +72,7 @@ impl Cloud for Ec2 {
     }
 }
 
-fn settings() -> LaunchSettings {
+pub(super) fn settings() -> LaunchSettings {
     LaunchSettings {
         cluster: "c".parse().unwrap(),
         key: Some("5a".repeat(32).parse::<NodeKey>().unwrap()),

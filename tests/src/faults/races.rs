@@ -1,11 +1,19 @@
 //! Races: many claims of one slot, and several runs at the same time.
 
+use super::carried_out::{Ec2, settings};
 use crate::world::{START, World, job, quick_policy};
-use model::{Job, JobId, JobState, NewLife, NodeId, NodeRecord, Slot};
+use model::control::PolicyRow;
+use model::fixtures::{self, at};
+use model::{Job, JobId, JobState, NewLife, NodeId, NodeRecord, NodeState, Policy, Slot, Version};
+use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
+use runtime::clock::RunClock;
+use runtime::observation::Observation;
+use runtime::run::Run;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,4 +154,54 @@ async fn ten_runs_at_once_never_exceed_a_limit_of_work_and_use_all_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nightly_a_hundred_runs_at_once_never_exceed_a_limit_of_work_and_use_all_of_it() {
     hold_limits(100).await;
+}
+
+/// A run that stood still for longer than any run may last, as a frozen process does, goes on after another run has taken the turn. Both
+/// have planned one job under a limit of one, on different nodes.
+#[tokio::test]
+async fn a_run_that_has_lost_its_turn_places_nothing_under_a_limit() {
+    let mut document = model::policy::example_json();
+    document["share"] = json!([{"name": "a", "members": ["*"], "running": 1}, {"name": "b", "members": ["*"]}]);
+    let policy = Policy::from_json(&document).unwrap();
+    let (store, ec2) = (Store::new(Arc::new(Plain::new())), Ec2::default());
+    store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
+    for (n, vcpus) in [(0, 2), (1, 4)] {
+        let mut record = fixtures::ready(n);
+        let NodeState::InUse(node) = &mut record.state else { panic!("it is in use") };
+        (node.contact.lease_expires_at, node.life.offering.capacity.vcpus) = (at(900), vcpus);
+        record.version = Version::UNWRITTEN;
+        let instance = format!("i-{n}");
+        ec2.all().insert(instance.clone(), fixtures::running(&instance, &record));
+        store.write(None, &record, Vec::new()).await.unwrap();
+    }
+    let submit = async |n, share: &str, (vcpus, priority)| {
+        let mut job = fixtures::job(n);
+        (job.summary.needs.vcpus, job.summary.priority, job.summary.share) = (vcpus, priority, Some(share.to_owned()));
+        job.summary.version = Version::UNWRITTEN;
+        store.write(None, &job, Vec::new()).await.unwrap();
+    };
+    let observed = async |now| Observation::read_in_turn(&store, &ec2, now).await.unwrap();
+    // Carries out the plan of a run, and says which jobs it places where.
+    let run = async |observed: &Observation, now| {
+        let clock = RunClock::new(now, None, Duration::from_secs(50));
+        let run = Run::new(model::functions::POLL_AND_SCALE, &store, observed, clock);
+        let plan = poll_and_scale::plan(observed, now);
+        poll_and_scale::act::act(run, &ec2, &settings(), &plan).await;
+        let places = plan.actions.iter().filter_map(|planned| match &planned.action {
+            poll_and_scale::Action::Place { job_id, on } => Some((*job_id, on[0].1.slot())),
+            _ => None,
+        });
+        places.collect::<Vec<_>>()
+    };
+    let (job, slot) = (fixtures::job_id, fixtures::slot);
+    // So no run writes the record of slot 0 because it is idle.
+    submit(0, "b", (1, 500)).await;
+    assert_eq!(run(&observed(at(90)).await, at(90)).await, [(job(0), slot(0))]);
+    submit(1, "a", (1, 500)).await;
+    let frozen = observed(at(100)).await;
+    submit(2, "a", (4, 900)).await;
+    assert_eq!(run(&observed(at(161)).await, at(161)).await, [(job(2), slot(1))]);
+    assert_eq!(run(&frozen, at(100)).await, [(job(1), slot(0))]);
+    let state = async |n| store.job(job(n)).await.unwrap().unwrap().summary.state;
+    assert_eq!([state(1).await, state(2).await], [JobState::Queued, JobState::Placed]);
 }

@@ -12,6 +12,10 @@ use runtime::shares::end_limit_turn;
 use std::sync::PoisonError;
 use store::{Store, change, ignore_conflict};
 
+/// A list counts until the scheduled run after the next one: one of them may fail. An old list is not old knowledge (R6): whoever draws
+/// from it requires the job and the node as they are now.
+const LIST_COUNTS: Span = Span::from_s(120);
+
 impl Acting<'_> {
     /// Notes where the next run goes on in a long queue. The part stays while nodes boot for its jobs: otherwise no later
     /// run would know what the nodes are for.
@@ -37,7 +41,7 @@ impl Acting<'_> {
         if (plan.next.alike.is_empty() && before.alike.is_empty()) || !self.run.may_begin() {
             return;
         }
-        let until_at = Some(observed.observed_at + Span::from_s(observed.policy.poll.stale_after_s));
+        let until_at = Some(observed.observed_at + LIST_COUNTS);
         let next = NextJobs { until_at, policy_version: observed.policy_version, ..plan.next.clone() };
         // A conflict is fine: another run has listed what it has read.
         if let Err(error) = ignore_conflict(self.run.store.write_entry(&before, &before.with(next)).await) {
