@@ -113,7 +113,7 @@ worlds! {
         ["ZoneGone", "read_offers"];
     agents_take_no_work: [1, 2, 3], "--small --hours 1 --fault AgentRefuses=0.05", ["AgentRefuses"];
     machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
-    gpus: [7, 9, 14], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
+    gpus: [7, 9, 11], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
     gpus_come_late: [7, 9, 11], "--small --hours 1 --fault GpusWanted=0.6 --fault GpusLate=0.7 --fault CutOff=0.02",
         ["GpusLate", "a node waited for its GPUs"];
@@ -247,9 +247,10 @@ fn a_burst_leaves_nothing_behind_within_its_hour() {
 /// The fleet grows from no node to 1,000 under the limits that EC2 publishes. Measured are the time and the calls.
 #[test]
 fn nightly_a_thousand_nodes_are_asked_for_within_seconds() {
+    // Ten calls are the least. Each run that sees a part of the burst makes one more.
     for (case, batches, changes, least, most_s, most_calls) in [
         ("one call a node", false, &[][..], 300, 600.0, 1000),
-        ("batches", true, &[], 1000, 15.0, 12),
+        ("batches", true, &[], 1000, 15.0, 20),
         ("a third of the batches is cut short", true, &[(Fault::BatchCutShort, 0.33)], 600, 900.0, 400),
         ("a fifth of the runs is killed", true, &[(Fault::Killed, 0.2)], 1000, 300.0, 60),
     ] {

@@ -305,6 +305,7 @@ impl Check {
                     || time(row, "launch_claim_until_at") > Some(caller.began() + SLACK))
                 && node_id(row).is_some_and(|n| caller.knows(n))
                 && !is_given_up(caller, model, row)
+                && !self.was_unread_lately(Table::Nodes, row)
         };
         let of_kind = |row: &&Row| alike(row, after) && is_of_market(row, market);
         let booting = model.rows(Table::Nodes).filter(boots).filter(of_kind).count();

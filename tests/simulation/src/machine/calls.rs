@@ -136,6 +136,12 @@ impl Machine {
                 self.save();
                 self.report_at = self.core.now();
                 self.handles_at = self.handles_at.min(self.later(0, 2));
+                // Room has come, and no work with it.
+                let has_work = answer.orders.as_ref().is_some_and(|list| !list.allocs.is_empty());
+                if let Some(first_s) = answer.next_heartbeat_s.filter(|_| !has_work) {
+                    let first_at = self.core.now() + Span::from_ms((first_s * 1000.0) as i64);
+                    self.heartbeat_at = self.heartbeat_at.min(first_at);
+                }
             }
             Answer::Refused(code) => {
                 self.protocol.on_report_refused(code);
