@@ -1,10 +1,10 @@
 -- Questions to the job events in Athena: the table `jobs` of infra/accounting.yaml. Change the month, and the key of the label.
 -- An event may come twice, so each query takes each job once. tests/accounting.py runs them.
 
--- What the jobs of each person cost in a month.
-select "by", count(*) as jobs, sum(cast(usd as decimal(18, 6))) as usd
-from (select distinct job_id, "by", usd from jobs where month = '2027-01')
-group by "by" order by usd desc;
+-- What the jobs of each person cost in a month, and of which share of the policy they were.
+select "share", "by", count(*) as jobs, sum(cast(usd as decimal(18, 6))) as usd
+from (select distinct job_id, "share", "by", usd from jobs where month = '2027-01')
+group by "share", "by" order by usd desc;
 
 -- What the jobs of each team cost: of each value of the label team.
 select team, count(*) as jobs, sum(cast(usd as decimal(18, 6))) as usd

@@ -10,6 +10,7 @@ import json
 import re
 import sqlite3
 import sys
+import tempfile
 
 import boto3
 from local_stack import ROOT, Local, check
@@ -68,8 +69,12 @@ def ask(db):
 
 
 def main():
-    with Local() as local:
+    with Local() as local, tempfile.NamedTemporaryFile("w", suffix=".toml") as policy:
         env = local.environment()
+        policy.write(local.run("policy", "show").stdout.replace("share = []\n", "") + '[[share]]\nname = "lab"\nmembers = ["*"]\n')
+        policy.flush()
+        said = local.run("policy", "set", policy.name)
+        check("a policy with a share is stored", said.returncode == 0, said)
         ids = [local.run("submit", "--wait", "--json", *job) for job in JOBS]
         ids = [json.loads(said.stdout)[0]["job_id"] for said in ids]
         running = local.run("submit", "--name", "stopped", "--", "sleep", "1000").stdout.strip()
@@ -83,16 +88,16 @@ def main():
     events = [event for row in rows if (event := pipe(row))]
     check("each ended job has an event", {event["job_id"] for event in events} == set(stored), events)
     me = stored[running]["by"]
-    check("each event says who", all(event["by"] == me for event in events), events)
+    check("each event says who, and whose share", all((event["by"], event["share"]) == (me, "lab") for event in events), events)
     check("each of these jobs cost something", all(float(event["usd"]) > 0 for event in events), events)
     # The same jobs as bob's. Each event comes twice.
-    theirs = [{**event, "by": "bob", "job_id": f"B{event['job_id']}"} for event in events if event["name"] == "good"]
+    theirs = [{**event, "by": "bob", "share": "others", "job_id": f"B{event['job_id']}"} for event in events if event["name"] == "good"]
     people, teams, days, waits, lost = ask(engine([*events, *theirs, *events]))
     usd = {name: sum(job.get("usd", 0) for job in stored.values() if job["name"] == name) for name in ("good", "bad", "bare", "stopped")}
     near = lambda a, b: abs(a - b) < 2e-6
     by = {row["by"]: row for row in people}
-    check("what each person's jobs cost", by[me]["jobs"] == 4 and by["bob"]["jobs"] == 1 and near(by[me]["usd"], sum(usd.values()))
-          and near(by["bob"]["usd"], usd["good"]), people)
+    check("what each person's jobs cost, with their shares", by[me]["jobs"] == 4 and by["bob"]["jobs"] == 1 and near(by[me]["usd"], sum(usd.values()))
+          and near(by["bob"]["usd"], usd["good"]) and (by[me]["share"], by["bob"]["share"]) == ("lab", "others"), people)
     team = {row["team"]: row for row in teams}
     check("what each team's jobs cost", near(team["vision"]["usd"], 2 * usd["good"]) and near(team["audio"]["usd"], usd["bad"])
           and team[None]["jobs"] == 2, teams)

@@ -15,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -89,7 +90,7 @@ def large(browser, job):
     took = time.monotonic() - began
     check("10,000 jobs: the list is there within 20 s of a slow build", took < 20, took)
     rows = page.locator("tbody tr")
-    check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "2,600 jobs, and there are more" in browser.text(".pager"), browser.text(".pager"))
+    check("10,000 jobs: 100 are shown, and how many there are", rows.count() == 100 and "of at least 2,600 jobs" in browser.text(".pager"), browser.text(".pager"))
     first = rows.first.inner_text()
     check("running jobs come first", "running" in first, first)
     browser.picture("jobs")
@@ -97,6 +98,13 @@ def large(browser, job):
     page.get_by_role("link", name="next").click()
     page.wait_for_function("() => document.querySelector('.pager').textContent.includes('101 to 200')")
     check("the next part has an address", "offset=100" in page.url, page.url)
+    for state, first, later in (("queued", "train-9999", "train-7999"), ("complete", "train-100", "train-600")):
+        browser.open(f"jobs?state={state}")
+        check(f"a list of {state} jobs begins at its head", first in rows.first.inner_text(), rows.first.inner_text())
+        browser.open(f"jobs?state={state}&offset={1900 if state == 'queued' else 400}")
+        page.get_by_role("link", name="next").click()
+        page.wait_for_function("() => document.querySelector('.pager').textContent.includes('behind those that are shown first')")
+        check(f"a list of {state} jobs goes on behind those that are known, and has an address", later in browser.text() and "after=" in page.url, (page.url, browser.text()))
     browser.open("jobs?state=failed%2Crejected")
     check("a filter is in the address", page.locator("tbody tr").count() == 40, browser.text(".pager"))
     page.keyboard.press("/")
@@ -118,6 +126,16 @@ def large(browser, job):
     browser.open("nodes")
     check("1,000 nodes: 100 are shown, and how many there are", page.locator("tbody tr").count() == 100 and "1,000 slots" in browser.text(".pager"))
     browser.accessible("a list of nodes")
+    # The past may take long to read.
+    page.route("**/api/history*", lambda route: (time.sleep(2), route.continue_()))
+    page.goto("about:blank")
+    began = time.monotonic()
+    page.goto(browser.local.page)
+    page.wait_for_selector("section[data-key=attention]")
+    took = time.monotonic() - began
+    check(f"10,000 jobs and 1,000 nodes: the first view is there after {took:.1f} s of a slow build, before the past", took < 10 and page.locator("#strip").count() == 0, took)
+    browser.ready("overview")
+    page.unroute("**/api/history*")
     browser.open("")
     strip = page.locator("#strip")
     check("the strip has a line for each slot", "1,000 slots" in strip.get_attribute("aria-label"), strip.get_attribute("aria-label"))
@@ -156,6 +174,12 @@ def shapes(local):
 
 def real(local, browser):
     """Real jobs on real agents: one that fails, one that waits, and some that work."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as policy:
+        shares = '[[share]]\nname = "lab"\nmembers = ["*"]\n[[share]]\nname = "night"\nweight = 3\nmembers = ["nobody"]\n'
+        policy.write(local.run("policy", "show").stdout.replace("share = []\n", "") + shares)
+        policy.flush()
+        said = local.run("policy", "set", policy.name)
+        check("a policy with shares is stored", said.returncode == 0, said)
     line = ["submit", "--json", "--name"]
     failing = json.loads(local.run(*line, "breaks", "--retry-failed", "1", "--", "sh", "-c", "echo first; echo the disk is full >&2; exit 3").stdout)
     local.run("submit", "--name", "render", "--count", "12", "--vcpus", "2", "--", "sh", "-c", "echo frame; sleep 12")
@@ -168,6 +192,10 @@ def real(local, browser):
     browser.open("?minutes=10")
     text = browser.text()
     check("what needs somebody comes first, then what runs", text.index("Needs somebody") < text.index("breaks") < text.index("Running") < text.index("The fleet"), text)
+    turns = {row["share"]: row for row in json.loads(local.run("shares", "--json").stdout)}
+    shown = dict(zip(["lab", "night"], sorted(page.locator("section[data-key=shares] tbody tr").all_inner_texts()), strict=True))
+    check("each share is a row, with whose turn it is", "comes next" in shown["lab"] and "of its 25 %" in shown["lab"] and "0 % of its 75 %" in shown["night"]
+          and (turns["lab"]["part"], turns["night"]["part"], turns["lab"]["used"]) == (0.25, 0.75, 1), (shown, turns))
     drawn = page.locator("#chart-nodes canvas").evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, n) => n % 4 === 0 && v > 30 && v < 70)")
     check("the chart of the nodes is drawn", drawn and "now" in page.get_attribute("#chart-nodes", "aria-label"))
     check("housekeeping is folded", page.locator("details[data-key=housekeeping]:not([open])").count() == 1)
@@ -176,14 +204,23 @@ def real(local, browser):
     page.set_viewport_size({"width": 1280, "height": 1180})
     browser.picture("page")
     page.set_viewport_size(WIDE)
+    browser.open("jobs?group=share")
+    check("a share is one row with its jobs by state", page.locator("tbody tr").count() == 1 and "complete" in browser.text("tbody") and "1 failed" in browser.text("tbody"), browser.text())
+    browser.accessible("jobs by share")
+    page.get_by_role("link", name="lab", exact=True).click()
+    page.wait_for_function("() => document.querySelector('main').textContent.includes('Only of lab')")
+    check("a share opens to its jobs", page.locator("tbody tr").count() >= 3 and "share=lab" in page.url, browser.text())
+    browser.open("jobs?share=night")
+    check("another share has none of them", page.locator("tbody tr").count() == 0, browser.text())
     rows = json.loads(local.run("jobs", "--json").stdout)
     running = next(row["job_id"] for row in rows if row["name"] == "steady" and row["state"] == "placed")
     browser.open(f"job/{running}")
     page.wait_for_function("() => document.querySelector('.live')?.textContent.includes('a line of a running job')", timeout=20_000)
     check("a running job shows its last lines", True)
     browser.accessible("a running job")
-    waiting = next(row["job_id"] for row in rows if row["state"] == "queued")
-    browser.open(f"job/{waiting}")
+    local.run("submit", "--name", "crowd", "--count", "8", "--exclusive", "--", "sleep", "900")
+    crowd = local.until("a crowd fills the cluster", "api/jobs?q=crowd&state=queued", lambda part: part["rows"] and "nodes.max" in part["rows"][0].get("waits_because", ""))
+    browser.open(f"job/{crowd['rows'][0]['job_id']}")
     check("a waiting job says what it would take", "It would start now if nodes.max were" in browser.text(), browser.text())
     browser.open("?minutes=10")
     page.get_by_role("link", name="breaks", exact=True).first.click()

@@ -18,3 +18,5 @@ pub mod no_cluster;
 mod running;
 mod view;
 mod web;
+
+pub use view::when;

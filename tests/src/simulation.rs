@@ -438,6 +438,30 @@ fn nightly_a_day_of_twenty_people_is_one_in_which_no_flood_makes_others_wait_for
     }
 }
 
+/// How often a start is as it was foretold, on five days of made-up jobs that need new nodes.
+#[test]
+fn nightly_most_starts_are_as_they_were_foretold() {
+    let policy = "[nodes]\nmax = 40\n[launch]\ntemplate = \"lt-0123456789abcdef0\"\nsubnets = [\"subnet-0aaa\", \"subnet-0bbb\"]\n\
+                  [[size]]\nname = \"any\"\ninstance_types = [\"m7a.2xlarge\", \"m7i.2xlarge\"]\n";
+    for seed in 1..=5 {
+        let rng = model::Rng::seeded(seed);
+        let line = |n: u64| {
+            let (at_s, seconds) = (n * 600 + rng.between(0.0, 600.0) as u64, rng.between(60.0, 1200.0) as u64);
+            let (count, vcpus) = (1 + rng.between(0.0, 4.0) as u64, 1 << rng.between(1.0, 4.0) as u32);
+            format!("{{\"at_s\": {at_s}, \"seconds\": {seconds}, \"count\": {count}, \"vcpus\": {vcpus}}}")
+        };
+        let lines: Vec<String> = (0..144).map(line).collect();
+        let [measured] = &compared(seed, &[("now", policy)], &lines.join("\n"))[..] else { panic!("one policy") };
+        let (right, late) = (measured.foretold(), measured.later(0.95).unwrap());
+        println!(
+            "seed {seed}: {} starts foretold, {:.0} % right, 95 % at most {late} later",
+            measured.later.len(),
+            100.0 * right
+        );
+        assert!(measured.later.len() > 50 && right > 0.8 && late < Span::from_s(30), "{right} {late}");
+    }
+}
+
 #[test]
 fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
     let policies = [

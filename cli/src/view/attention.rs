@@ -1,19 +1,23 @@
-//! What needs somebody, for the first screen of the page: failed jobs by cause, and nodes that are broken, silent or late.
+//! What needs somebody, for the first screen of the page: failed jobs by cause, and nodes that are broken, silent or late; and the fleet
+//! as a strip, the last hours of each slot, with those nodes first.
 //!
 //! Guarantees: each count is whole, or says that it is at least that much. Does not: judge the cluster; the signs of `status` do.
 
 use super::live::LiveView;
 use super::rows::JobRow;
-use model::{Control, EndCause, JobId, JobState, NodeRecord, NodeStatus, Span, Time};
+use history::{History, Strip};
+use model::{Control, EndCause, JobId, JobState, NodeRecord, NodeStatus, Slot, Span, Time};
 use serde::Serialize;
 use serde_json::Value;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many groups of failed jobs, and how many nodes, are named.
 const NAMED: usize = 20;
 /// A node that has booted for this share of `boot.timeout_s` is late.
 const LATE: f64 = 0.5;
+/// How many parts the time of the strip has.
+const PARTS: usize = 240;
 
 /// Jobs that failed for the same cause.
 #[derive(Serialize)]
@@ -98,6 +102,26 @@ pub(crate) fn asking(live: &LiveView) -> impl Iterator<Item = &NodeRecord> {
 fn late_after(control: &Control) -> Span {
     let boot_s = control.checked_policy().map_or(i64::MAX / 2_000, |(policy, _)| policy.boot.timeout_s);
     Span::from_ms((boot_s as f64 * 1000.0 * LATE) as i64)
+}
+
+#[derive(Serialize)]
+pub(crate) struct Fleet {
+    #[serde(flatten)]
+    strip: Strip,
+    /// The slots, in the order of the strip.
+    order: Vec<Slot>,
+    /// The slots whose nodes need somebody.
+    asks: BTreeSet<Slot>,
+}
+
+impl Fleet {
+    pub(crate) fn of(past: &History, live: &LiveView, span: Span) -> Self {
+        let strip = Strip::of(past, span, PARTS);
+        let asks: BTreeSet<Slot> = asking(live).map(|record| record.slot).collect();
+        let mut order: Vec<Slot> = strip.slots.keys().copied().collect();
+        order.sort_by_key(|slot| (!asks.contains(slot), *slot));
+        Self { strip, order, asks }
+    }
 }
 
 #[cfg(test)]

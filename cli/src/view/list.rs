@@ -2,8 +2,13 @@
 //!
 //! Guarantees: an answer has at most [`MOST`] rows, however long the list is.
 
+use super::array::States;
+use super::rows::JobRow;
+use model::{JobState, JobSummary};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use store::End;
 
 const MOST: usize = 500;
 /// How many rows are sent without a `limit`.
@@ -18,9 +23,23 @@ pub(crate) struct ListQuery {
     state: Option<String>,
     /// The field that the rows are sorted by, after a `-` in descending order; rows without it come last.
     sort: Option<String>,
+    /// Only jobs of this share, and of this person.
+    share: Option<String>,
+    by: Option<String>,
+    /// Each row is all jobs of a share, or of a person.
+    group: Option<JobGrouping>,
+    /// Only what comes behind this place, which the `next` of another answer gives.
+    pub(crate) after: Option<String>,
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JobGrouping {
+    Share,
+    By,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,9 +53,47 @@ pub(crate) struct ListPart<T> {
 }
 
 impl ListQuery {
+    pub(crate) fn searches(&self) -> bool {
+        self.q.as_deref().is_some_and(|q| !q.trim().is_empty())
+    }
+
     /// The word of the search, if there is exactly one.
     pub(crate) fn word(&self) -> Option<&str> {
         self.q.as_deref().map(str::trim).filter(|q| !q.is_empty() && !q.contains(char::is_whitespace))
+    }
+
+    /// The states of the wanted rows; none for all.
+    pub(crate) fn states(&self) -> Vec<&str> {
+        self.state.iter().flat_map(|states| states.split(',')).filter(|state| !state.is_empty()).collect()
+    }
+
+    /// The state whose jobs are wanted, if they are one list: those that wait, or those of one kind of end.
+    pub(crate) fn one_list(&self) -> Option<JobState> {
+        let states: Vec<JobState> = self.states().into_iter().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let first = *states.first()?;
+        let end = End::of(first);
+        let is_alike =
+            |state: &JobState| if end.is_some() { End::of(*state) == end } else { *state == JobState::Queued };
+        states.iter().all(is_alike).then_some(first)
+    }
+
+    pub(crate) fn takes_owner(&self, row: &JobRow) -> bool {
+        let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
+        is(&self.share, &row.summary.share) && is(&self.by, &row.summary.by)
+    }
+
+    /// The states of these jobs by share or by person, if that is wanted. Those of none have no name.
+    pub(crate) fn groups(&self, rows: &[JobRow]) -> Option<BTreeMap<String, States>> {
+        let grouping = self.group?;
+        let mut groups: BTreeMap<String, Vec<&JobSummary>> = BTreeMap::new();
+        for JobRow { summary, .. } in rows {
+            let of = match grouping {
+                JobGrouping::Share => &summary.share,
+                JobGrouping::By => &summary.by,
+            };
+            groups.entry(of.clone().unwrap_or_default()).or_default().push(summary);
+        }
+        Some(groups.into_iter().map(|(of, jobs)| (of, States::of(jobs))).collect())
     }
 
     /// The wanted part of the rows that match. `state` gives the state of a row.
@@ -53,7 +110,7 @@ impl ListQuery {
     ) -> ListPart<T> {
         let all = rows.len();
         let words: Vec<String> = self.q.iter().flat_map(|q| q.split_whitespace()).map(str::to_lowercase).collect();
-        let states: Vec<&str> = self.state.iter().flat_map(|s| s.split(',')).filter(|s| !s.is_empty()).collect();
+        let states = self.states();
         let is_wanted = |row: &T| {
             (states.is_empty() || states.contains(&state(row)))
                 && (words.is_empty()

@@ -9,7 +9,7 @@ use super::present::{COUNTED, Snapshot};
 use super::rows::{JobRow, node_row};
 use super::status::Status;
 use futures::future::{try_join, try_join_all};
-use model::{Cloud, JobId, JobState, NodeRecord, Span, Time};
+use model::{AllocId, Cloud, JobId, JobState, JobSummary, NodeRecord, Slot, Span, Time};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use store::{DbError, End, Ended, Store};
@@ -35,6 +35,12 @@ pub(crate) struct EndedJobs {
     more: Vec<JobState>,
 }
 
+/// A part of a long list, and the place where it goes on.
+pub(crate) struct JobsPart {
+    pub(crate) rows: Vec<JobRow>,
+    pub(crate) next: Option<String>,
+}
+
 impl LiveView {
     pub(crate) async fn read(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, DbError> {
         let present = Snapshot::read(store, cloud, COUNTED, now).await?;
@@ -51,15 +57,44 @@ impl LiveView {
         rows.extend(self.ended.iter().map(row_of));
         for job in &self.present.jobs {
             // A job that ended after the list of live jobs was read stays ended.
-            rows.entry(job.job_id).or_insert_with(|| {
-                let mut row = JobRow::of_summary(job);
-                row.add_snapshot(&self.present, &places);
-                row
-            });
+            rows.entry(job.job_id).or_insert_with(|| self.row(job, &places));
         }
         let mut rows: Vec<JobRow> = rows.into_values().collect();
         rows.sort_by_cached_key(|row| row.order(self.present.now));
         rows
+    }
+
+    /// The jobs of one list behind this place: those that wait, in the order of the queue, or those of one kind of end, the newest first.
+    /// Those that ended at the very time of the place are there again.
+    pub(crate) async fn jobs_after(&self, store: &Store, state: JobState, place: &str) -> Result<JobsPart, DbError> {
+        let Some(end) = End::of(state) else {
+            let waiting = store.waiting(Some(place), COUNTED).await?;
+            let row = |job| self.row(job, &BTreeMap::new());
+            return Ok(JobsPart { rows: waiting.jobs.iter().map(row).collect(), next: waiting.end });
+        };
+        let until = place.parse().map_or(self.present.now, Time::from_ms);
+        let ended = store.ended_until(end, until, KEPT).await?;
+        let next = ended.last().filter(|last| ended.len() >= KEPT && last.at < until);
+        let next = next.map(|last| last.at.as_ms().to_string());
+        Ok(JobsPart { rows: ended.iter().map(|ended| row_of(ended).1).collect(), next })
+    }
+
+    /// Where the jobs of this list go on behind those that are known; `None` if all are.
+    pub(crate) fn place_after(&self, stored: &EndedJobs, state: JobState) -> Option<String> {
+        self.more(stored).find(|more| End::of(*more) == End::of(state))?;
+        match End::of(state) {
+            None => self.present.jobs.iter().rfind(|job| job.state == JobState::Queued).map(JobSummary::rank),
+            end => {
+                let of_end = stored.rows.values().filter(|row| End::of(row.summary.state) == end);
+                of_end.filter_map(|row| row.finished_at).min().map(|at| at.as_ms().to_string())
+            }
+        }
+    }
+
+    fn row(&self, job: &JobSummary, places: &BTreeMap<AllocId, Slot>) -> JobRow {
+        let mut row = JobRow::of_summary(job);
+        row.add_snapshot(&self.present, places);
+        row
     }
 
     /// The states of which there are more jobs than are known.

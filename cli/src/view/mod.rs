@@ -3,18 +3,18 @@
 //! | where | what |
 //! | --- | --- |
 //! | `array` | an array as one thing |
-//! | `attention` | what needs somebody: failed jobs by cause, and nodes |
+//! | `attention` | what needs somebody: failed jobs by cause, and nodes; the last hours of each slot |
 //! | `cached` | a value that is kept for a while: many viewers cost as much as one |
 //! | `commands` | the fields of shown jobs that the index lacks |
 //! | `present` | what the records and EC2 say now: the only reader of both |
 //! | `rows` | the shapes of a job, of its rules for retries, and of a node: from a record to what programs read |
-//! | `fleet` | the last hours of each slot |
 //! | `live` | the lists of jobs and nodes, for the page |
 //! | `live_output` | the last lines of an alloc that runs |
 //! | `list` | filters, search and parts of a list |
 //! | `detail` | one job, one node |
 //! | `find` | the job or node that a person names |
 //! | `next`, `status` | what the next run would do, and why not more; whether all is well |
+//! | `shares` | whose turn it is, and what each share uses |
 //! | `stored` | stored jobs, the newest first |
 //! | `story` | what happened to a job |
 //! | `usage` | what an alloc or a job used |
@@ -30,24 +30,23 @@ mod cached;
 mod commands;
 mod detail;
 pub(crate) mod find;
-mod fleet;
 mod list;
 mod live;
 pub(crate) mod live_output;
 pub(crate) mod next;
 pub(crate) mod present;
 mod rows;
+pub(crate) mod shares;
 pub(crate) mod status;
 pub(crate) mod stored;
 pub(crate) mod story;
 pub(crate) mod usage;
 pub(crate) mod what_if;
-mod when;
+pub mod when;
 
 pub(crate) use detail::{job_detail, job_shape, node_detail};
-pub(crate) use fleet::Fleet;
 pub(crate) use list::ListQuery;
-pub(crate) use live::{EndedJobs, LiveView};
+pub(crate) use live::{EndedJobs, JobsPart, LiveView};
 pub(crate) use next::{JobWait, NextRun};
 pub(crate) use rows::{JobRow, by_array, end_row, event_row, folded, node_row, retry_rules, with};
 
@@ -157,16 +156,9 @@ impl Views {
         self.events.get(async { Ok(self.source.store.newest_events(EVENTS).await?.rows) }).await
     }
 
-    /// The known jobs, in the order of the page. The first [`COMPLETED`] have their commands.
-    pub(crate) async fn jobs(&self, live: &LiveView, stored: &EndedJobs) -> Result<Vec<JobRow>, store::DbError> {
-        let mut rows = live.jobs(stored);
-        let first = rows.len().min(COMPLETED);
-        self.complete(rows.get_mut(..first).unwrap_or_default()).await?;
-        Ok(rows)
-    }
-
-    /// Adds the fields that the index lacks.
+    /// Adds the fields that the index lacks to the first [`COMPLETED`] jobs.
     pub(crate) async fn complete(&self, rows: &mut [JobRow]) -> Result<(), store::DbError> {
-        self.commands.complete(&self.source.store, rows).await
+        let first = rows.len().min(COMPLETED);
+        self.commands.complete(&self.source.store, rows.get_mut(..first).unwrap_or_default()).await
     }
 }

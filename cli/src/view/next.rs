@@ -74,7 +74,7 @@ impl NextRun {
 
     /// Why this job waits, when it starts, and what it would take.
     pub(crate) fn wait_of(&self, job: JobId, because: Option<String>, now: Time) -> JobWait {
-        let starts = when::starts(&self.plan, &self.observed, job, now);
+        let starts = when::starts(&self.plan, &self.observed, job, now).map(|start| start.to_string());
         let would_start_if = Some(what_if::for_job(&self.observed, job, now)).filter(|changes| !changes.is_empty());
         JobWait { because, starts, would_start_if }
     }

@@ -55,10 +55,12 @@ pub(crate) struct JobRow {
 /// The fields that the index of the queue has, too. `cause` is why the job ended, or why its last try ended; `usage` is that of its
 /// last try.
 fn summary_fields<S: Serializer>(job: &JobSummary, to: S) -> Result<S::Ok, S::Error> {
-    let JobSummary { job_id, name, by, labels, state, priority, needs, submitted_at, tries, array_count, .. } = job;
+    let JobSummary {
+        job_id, name, by, share, labels, state, priority, needs, submitted_at, tries, array_count, ..
+    } = job;
     let Capacity { vcpus, memory_mib, scratch_gib, gpus } = needs.capacity();
     let fields = json!({
-        "job_id": job_id, "name": name, "by": by, "labels": (!labels.is_empty()).then_some(labels), "state": state, "priority": priority, "submitted_at": submitted_at,
+        "job_id": job_id, "name": name, "by": by, "share": share, "labels": (!labels.is_empty()).then_some(labels), "state": state, "priority": priority, "submitted_at": submitted_at,
         "nodes": needs.nodes, "vcpus": vcpus, "memory_mib": memory_mib, "scratch_gib": scratch_gib, "gpus": gpus,
         "cause": tries.cause, "exit_code": tries.cause.as_ref().and_then(EndCause::exit_code),
         "usage": tries.usage, "elements": tries.elements,

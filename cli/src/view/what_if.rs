@@ -2,7 +2,7 @@
 //!
 //! Each change is tried alone, by asking the plan again.
 //! Guarantees: the plan with this change does it. As far as more of a change never does less, no smaller one of its kind does it.
-//! At most [`PLANS`] plans are made.
+//! At most [`PLANS`] plans are made, and none after [`TIME`]: in a large cluster some changes are then not found.
 //! Does not: combine changes, or change anything.
 
 use model::policy::WorkLimits;
@@ -10,9 +10,13 @@ use model::{ActionName, Intent, JobId, JobState, JobSummary, MarketNeed, NodeSta
 use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
 use std::cell::Cell;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How many plans are made to find the changes for one job or node.
 const PLANS: usize = 150;
+/// How long plans are made. A plan for 1,000 nodes and 10,000 waiting jobs takes some ten milliseconds.
+const TIME: Duration = Duration::from_millis(600);
 /// How many more nodes are tried at most, of the policy and of one size.
 const MORE_NODES: u32 = 1024;
 /// Up to how many dollars an hour are tried.
@@ -38,7 +42,7 @@ pub(crate) fn for_job(seen: &Observation, id: JobId, now: Time) -> Vec<String> {
     if begins(&poll_and_scale::plan(seen, now)) {
         return Vec::new();
     }
-    let trials = Trials { observed: seen, now, is_met: &begins, left: Cell::new(PLANS) };
+    let trials = Trials::new(seen, now, &begins);
     let of_policy = trials.of_policy();
     let of_job = [trials.less(job), trials.wider(job), trials.of_priority(job)];
     of_policy.into_iter().chain(of_job.into_iter().flatten()).collect()
@@ -50,7 +54,7 @@ pub(crate) fn for_node(seen: &Observation, slot: Slot, now: Time) -> Vec<String>
     if goes(&poll_and_scale::plan(seen, now)) {
         return Vec::new();
     }
-    let trials = Trials { observed: seen, now, is_met: &goes, left: Cell::new(PLANS) };
+    let trials = Trials::new(seen, now, &goes);
     let (min, idle_s) = (seen.policy.nodes.min, seen.policy.idle.timeout_s);
     let fewer = trials.nearest(min.into(), 0, |seen, n| seen.policy.nodes.min = u32::try_from(n).unwrap_or(min));
     let sooner = trials.nearest(idle_s.unsigned_abs(), 0, |seen, s| seen.policy.idle.timeout_s = signed(s));
@@ -84,13 +88,24 @@ struct Trials<'a> {
     is_met: &'a dyn Fn(&FleetPlan) -> bool,
     /// How many plans may still be made.
     left: Cell<usize>,
+    until: Instant,
 }
 
-impl Trials<'_> {
+impl<'a> Trials<'a> {
+    fn new(observed: &'a Observation, now: Time, is_met: &'a dyn Fn(&FleetPlan) -> bool) -> Self {
+        Self { observed, now, is_met, left: Cell::new(PLANS), until: Instant::now() + TIME }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.get() == 0 || Instant::now() >= self.until
+    }
+
     /// Whether a plan with this change does it. Without any plan left: no.
     fn does(&self, change: impl FnOnce(&mut Observation)) -> bool {
-        let Some(left) = self.left.get().checked_sub(1) else { return false };
-        self.left.set(left);
+        if self.is_over() {
+            return false;
+        }
+        self.left.set(self.left.get().saturating_sub(1));
         let mut seen = self.observed.clone();
         change(&mut seen);
         (self.is_met)(&poll_and_scale::plan(&seen, self.now))
@@ -109,7 +124,7 @@ impl Trials<'_> {
                 false => does_not = middle,
             }
         }
-        (self.left.get() > 0).then_some(does)
+        (!self.is_over()).then_some(does)
     }
 
     /// What the policy, an operator or EC2 would have to change.

@@ -1,40 +1,75 @@
 //! When a job that waits starts: as far as the boots of this cluster tell it.
 //!
-//! Guarantees: a time is the middle of the measured boots of nodes of the same size, or of all nodes, and says how many they are.
+//! Guarantees: the times come from the measured boots of nodes of the same size, or of all nodes, and it is said how many they are. The
+//! first is that of a fast boot, the last that of a slow one after which the next scheduled run places the job. `simulate` says how
+//! often they are right.
 //! Does not: guess when other jobs end. It then says that nobody knows.
 
-use crate::console::show::rough;
 use model::{JobId, NodeRecord, Reason, Slot, Span, Time};
 use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
+use std::fmt::{self, Display, Formatter};
 
-/// When the job starts, in words; `None` if it does not wait, or if its own times say it.
-pub(crate) fn starts(plan: &FleetPlan, observed: &Observation, id: JobId, now: Time) -> Option<String> {
+/// A node is ready a moment after its first heartbeat. Then it waits for a scheduled run.
+const NEXT_RUN: Span = Span::from_s(70);
+
+/// When a job that waits starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForeseenStart {
+    /// With its node, whose boot by so many measured ones still takes at least and at most so long.
+    Boots { least: Span, most: Span, measured: usize },
+    /// With its node, and no boot was measured.
+    FirstBoot,
+    /// When other work ends, or what its reason names.
+    Unforeseen,
+}
+
+impl Display for ForeseenStart {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let boots = |n: usize| if n == 1 { "one boot was".to_owned() } else { format!("{n} boots were") };
+        match *self {
+            Self::Boots { most, measured, .. } if most <= Span::ZERO => {
+                write!(f, "at any moment: its node boots longer than usual ({} measured)", boots(measured))
+            }
+            Self::Boots { least, most, measured } => {
+                let (least, most) = (least.max(Span::ZERO).as_s(), most.as_s());
+                let times = match most < 180.0 {
+                    true => format!("{least:.0} to {most:.0} s"),
+                    false => format!("{:.0} to {:.0} min", (least / 60.0).floor(), (most / 60.0).ceil()),
+                };
+                write!(f, "in {times}: its node boots ({} measured), and the next run places it", boots(measured))
+            }
+            Self::FirstBoot => f.write_str("when its node has booted: no boot was measured so far"),
+            Self::Unforeseen => {
+                f.write_str("not known: that depends on when other work ends, or on what its reason names")
+            }
+        }
+    }
+}
+
+/// When the job starts; `None` if it does not wait, or if its own times say it.
+pub fn starts(plan: &FleetPlan, observed: &Observation, id: JobId, now: Time) -> Option<ForeseenStart> {
     let waiting = plan.explained.waiting.iter().find(|waiting| waiting.jobs.contains(&id))?;
     let mut slots = Vec::new();
     for why in &waiting.why {
         match why {
             Reason::NodesBoot { slots: boot } | Reason::NodesLaunched { slots: boot } => slots.extend_from_slice(boot),
             Reason::NotBefore { .. } | Reason::RetryWaits { .. } | Reason::Paused {} => return None,
-            _ => {
-                return Some("not known: that depends on when other work ends, or on what its reason names".to_owned());
-            }
+            _ => return Some(ForeseenStart::Unforeseen),
         }
     }
     // A job of several members starts with the last of its nodes.
     let lefts = slots.iter().map(|slot| left(observed, *slot, now)).collect::<Option<Vec<_>>>();
-    let Some((left, boots)) = lefts.and_then(|lefts| lefts.into_iter().max()) else {
-        return Some("when its node has booted: no boot was measured so far".to_owned());
-    };
-    let measured = if boots == 1 { "one boot was".to_owned() } else { format!("{boots} boots were") };
-    Some(match left > Span::ZERO {
-        true => format!("in about {}: its node boots ({measured} measured)", rough(left)),
-        false => format!("at any moment: its node boots longer than usual ({measured} measured)"),
-    })
+    let last = lefts.and_then(|lefts| lefts.into_iter().reduce(|(a, b, n), (c, d, m)| (a.max(c), b.max(d), n.min(m))));
+    Some(last.map_or(ForeseenStart::FirstBoot, |(least, most, measured)| ForeseenStart::Boots {
+        least,
+        most,
+        measured,
+    }))
 }
 
-/// How long the boot of the node of this slot still takes, and how many boots say so.
-fn left(observed: &Observation, slot: Slot, now: Time) -> Option<(Span, usize)> {
+/// How long it still takes at least and at most until the node of this slot has work, and how many boots say so.
+fn left(observed: &Observation, slot: Slot, now: Time) -> Option<(Span, Span, usize)> {
     let life = observed.nodes.iter().find(|node| node.slot == slot).and_then(NodeRecord::life);
     let size = life.map(|life| life.offering.size.as_str());
     let of = |is: &dyn Fn(&str) -> bool| {
@@ -48,9 +83,13 @@ fn left(observed: &Observation, slot: Slot, now: Time) -> Option<(Span, usize)> 
     if boots.is_empty() {
         boots = of(&|_| true);
     }
-    let middle = *boots.get(boots.len() / 2)?;
-    let since = life.map_or(Span::ZERO, |life| now.since(life.assigned_at));
-    Some((Span::from_ms((middle.as_ms() - since.as_ms()).max(0)), boots.len()))
+    // Of ten boots the fastest and the slowest say little.
+    let few = boots.len() / 10;
+    let (fast, slow) = (*boots.get(few)?, *boots.get(boots.len() - 1 - few)?);
+    // The next boot may be outside of what was measured.
+    let (fast, slow) = (Span::from_ms(fast.as_ms() * 4 / 5), Span::from_ms(slow.as_ms() * 6 / 5));
+    let assigned_at = life.map_or(now, |life| life.assigned_at);
+    Some(((assigned_at + fast).since(now), (assigned_at + slow + NEXT_RUN).since(now), boots.len()))
 }
 
 #[cfg(test)]
@@ -75,13 +114,20 @@ mod tests {
             let mut spec = JobSpec::running(["true"]);
             spec.needs.vcpus = 2;
             observed.replace_job(Job::submit(fixtures::job_id(7), spec, at(0)).unwrap().summary);
-            starts(&poll_and_scale::plan(&observed, at(now_s)), &observed, fixtures::job_id(7), at(now_s)).unwrap()
+            starts(&poll_and_scale::plan(&observed, at(now_s)), &observed, fixtures::job_id(7), at(now_s))
+                .unwrap()
+                .to_string()
         };
         let held = |n| fixtures::ready(n).with_intent(model::Intent::Hold, None, at(61)).unwrap();
         let boots = || fixtures::bound(5);
         let cases = [
-            (vec![held(0), held(1), boots()], 9, 20, "in about 40 s: its node boots (2 boots were measured)"),
-            (vec![held(0), boots()], 9, 70, "at any moment: its node boots longer than usual (one boot was measured)"),
+            (
+                vec![held(0), held(1), boots()],
+                9,
+                20,
+                "in 28 to 122 s: its node boots (2 boots were measured), and the next run places it",
+            ),
+            (vec![held(0), boots()], 9, 143, "at any moment: its node boots longer than usual (one boot was measured)"),
             (vec![boots()], 9, 20, "when its node has booted: no boot was measured so far"),
             (vec![held(0)], 1, 20, "not known: that depends on when other work ends, or on what its reason names"),
         ];

@@ -8,15 +8,15 @@ use crate::console::show::without_nulls;
 use crate::view::live_output::last_lines;
 use crate::view::status::counts;
 use crate::view::{
-    EVENTS, Fleet, JobRow, ListQuery, PAST, ViewSource, Views, attention, end_row, event_row, find, folded, job_detail,
-    node_detail, with,
+    EVENTS, JobRow, JobsPart, ListQuery, PAST, ViewSource, Views, attention, end_row, event_row, find, folded,
+    job_detail, node_detail, shares, with,
 };
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
 use model::functions::FUNCTIONS;
-use model::{ClientStatus, JobId, Slot, Span, Time};
+use model::{ClientStatus, JobId, Slot, Span, Subject, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -30,6 +30,8 @@ use store::DbError;
 const LINES: usize = 500;
 /// Of how many allocs of a job the last lines are read.
 const LIVE: usize = 4;
+/// How many events of the cluster as a whole are shown.
+const CLUSTER_EVENTS: i32 = 100;
 /// The number of parts of a span of time, without `parts` in the query.
 const PARTS: usize = 120;
 
@@ -91,7 +93,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looke
     let (since, stored, live) = (query_of(query)?.since, web.stored().await?, web.live().await?);
     let rows = live.jobs(&stored);
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
-    let explained = live.present.next.as_ref().ok().map(|next| &next.plan.explained);
+    let next = live.present.next.as_ref().ok();
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
     let overview = json!({
         "cluster": web.source.cluster,
@@ -100,7 +102,8 @@ pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looke
         "version": env!("CARGO_PKG_VERSION"),
         "status": live.status,
         "verdict": live.status.summary(),
-        "explained": explained,
+        "explained": next.map(|next| &next.plan.explained),
+        "shares": next.map(|next| shares::shares(&next.observed)).filter(|shares| !shares.is_empty()),
         "purposes": purposes,
         "failed": attention::failed(&rows),
         "asking": attention::nodes(&live),
@@ -133,24 +136,46 @@ pub(super) async fn output(State(web): State<Arc<Views>>, id: Named) -> ApiAnswe
 pub(super) async fn fleet(State(web): State<Arc<Views>>, query: QueryOf<Asking>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let (past, live) = (web.past().await?, web.live().await?);
-    dated(past.to, Fleet::of(&past, &live, wanted.span()))
+    dated(past.to, attention::Fleet::of(&past, &live, wanted.span()))
 }
 
 pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery>) -> ApiAnswer {
     let wanted = query_of(query)?;
     let (stored, live) = (web.stored().await?, web.live().await?);
     let store = &web.source.store;
-    let mut rows = web.jobs(&live, &stored).await?;
-    let counts = counts(rows.iter().map(|row| row.summary.state.to_string()));
+    let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
+    let list = wanted.one_list();
+    let known = live.jobs(&stored);
+    let counts = counts(known.iter().map(|row| row.summary.state.to_string()));
+    let JobsPart { mut rows, next } = match (&wanted.after, list) {
+        (Some(place), Some(state)) => live.jobs_after(store, state, place).await?,
+        _ => JobsPart { rows: known, next: list.and_then(|state| live.place_after(&stored, state)) },
+    };
+    rows.retain(|row| wanted.takes_owner(row));
+    if wanted.searches() {
+        // Words of their commands count.
+        web.complete(&mut rows).await?;
+    }
     if let Some(word) = wanted.word() {
         let known: BTreeSet<JobId> = rows.iter().map(|row| row.summary.job_id).collect();
         let others = find::sought(store, word).await?.into_iter().filter(|id| !known.contains(id));
-        rows.extend(store.jobs_of(others).await?.rows.iter().map(JobRow::of));
+        let others = store.jobs_of(others).await?.rows;
+        rows.extend(others.iter().map(JobRow::of).filter(|row| wanted.takes_owner(row)));
     }
-    let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
-    let mut part = wanted.of_lines(rows, |row| row.summary.state.as_str(), folded);
+    let mut groups = None;
+    let mut part = wanted.of_lines(
+        rows,
+        |row| row.summary.state.as_str(),
+        |rows| {
+            groups = wanted.groups(&rows);
+            if groups.is_none() { folded(rows) } else { Vec::new() }
+        },
+    );
     web.complete(&mut part.rows).await?;
-    dated(live.present.now, with(json!(part), json!({ "counts": counts, "more": more })))
+    dated(
+        live.present.now,
+        with(json!(part), json!({ "counts": counts, "more": more, "next": next, "groups": groups })),
+    )
 }
 
 pub(super) async fn job(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
@@ -185,7 +210,13 @@ pub(super) async fn events(State(web): State<Arc<Views>>, query: QueryOf<ListQue
         names.get(&job).copied().or_else(|| stored.name(job)).map(str::to_owned)
     };
     let ended = live.jobs(&stored);
-    let rows = events.iter().map(|event| event_row(event, name(&event.subject)));
+    // What the cluster as a whole went through, such as another policy, is asked for by days.
+    let of_cluster = match wanted.states().contains(&"cluster") {
+        true => web.source.store.history(&Subject::Cluster.to_string(), CLUSTER_EVENTS).await?,
+        false => Vec::new(),
+    };
+    let newest = events.iter().filter(|event| of_cluster.is_empty() || event.subject != Subject::Cluster.to_string());
+    let rows = newest.chain(&of_cluster).map(|event| event_row(event, name(&event.subject)));
     let mut rows: Vec<Value> = rows.chain(ended.iter().filter_map(end_row)).collect();
     rows.sort_by_key(|row| Reverse(row.get("at").and_then(Value::as_i64)));
     rows.truncate(EVENTS);

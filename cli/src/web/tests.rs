@@ -4,6 +4,7 @@ use super::*;
 use crate::commands::tests::Listed;
 use crate::view::{EndedJobs, LiveView, Pace};
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
+use model::control::PolicyRow;
 use model::fixtures::{self, at};
 use model::{ActionName, Alloc, Ending, Event, Job, JobState, RunReport, Span, Subject};
 use reqwest::StatusCode;
@@ -187,6 +188,56 @@ async fn an_array_is_one_row_with_the_states_of_its_elements() {
     assert_eq!(some["rows"][0]["array_states"], json!({"complete": 1}));
 }
 
+#[tokio::test]
+async fn jobs_are_shown_by_share_and_by_person() {
+    let served = Served::some().await;
+    for (n, share, by) in [(11, "lab", "ann"), (12, "lab", "bob"), (13, "night", "ann")] {
+        let owner = |job: &mut Job| (job.summary.share, job.summary.by) = (Some(share.into()), Some(by.into()));
+        served.put(n, owner).await;
+    }
+    // The stored policy names the queues of shares.
+    let shares = json!({"share": [{"name": "lab"}, {"name": "night"}]});
+    served.store.write(None, &PolicyRow::of_document(&shares, None), Vec::new()).await.unwrap();
+    let (one, two) = (json!({"queued": 1}), json!({"queued": 2}));
+    let by_share = served.json("/api/jobs?group=share").await;
+    let others = json!({"placed": 1, "failed": 1, "queued": 2, "complete": 1});
+    assert_eq!(by_share["groups"], json!({"lab": two, "night": one, "": others}));
+    let of_ann = served.json("/api/jobs?group=share&by=ann").await;
+    assert_eq!(of_ann["groups"], json!({"lab": one, "night": one}));
+    assert_eq!(served.json("/api/jobs?group=share&state=failed").await["groups"], json!({"": {"failed": 1}}));
+    assert_eq!(column(&served.json("/api/jobs?share=lab&by=bob").await, "job_id"), [id(12)]);
+    let people = served.json("/api/jobs?group=by&state=queued").await;
+    assert_eq!(people["groups"], json!({"ann": two, "bob": one, "": two}));
+}
+
+#[tokio::test]
+async fn a_long_list_goes_on_behind_what_is_known() {
+    let served = Served::new(true).await;
+    for n in 0..502 {
+        let ended =
+            |job: &mut Job| (job.summary.state, job.finished_at) = (JobState::Complete, Some(at(900 - i64::from(n))));
+        served.put(n, ended).await;
+    }
+    let known = served.json("/api/jobs?state=complete").await;
+    assert_eq!((&known["total"], &known["more"]), (&json!(500), &json!(["complete"])));
+    let next = known["next"].as_str().unwrap();
+    let later = served.json(&format!("/api/jobs?state=complete&after={next}")).await;
+    assert_eq!(column(&later, "job_id"), [id(499), id(500), id(501)]);
+    assert_eq!(later["next"], Value::Null);
+    assert_eq!(
+        served.json("/api/jobs?state=complete,queued").await["next"],
+        Value::Null,
+        "several lists have no place"
+    );
+    // Jobs that wait go on behind a rank.
+    for n in 600..603 {
+        served.put(n, |_| ()).await;
+    }
+    let behind = fixtures::job(600).summary.rank().replace('#', "%23");
+    let later = served.json(&format!("/api/jobs?state=queued&after={behind}")).await;
+    assert_eq!(column(&later, "job_id"), [id(601), id(602)]);
+}
+
 /// The stored jobs are read seldom. The list of jobs that have just ended is newer.
 #[tokio::test]
 async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {
@@ -248,6 +299,14 @@ async fn the_past_events_and_costs_are_told() {
     // Ends have no events: the rows of the jobs tell them.
     let ends = served.json("/api/events?q=end_job").await;
     assert_eq!(column(&ends, "reason"), ["complete", "failed"]);
+    // The newest 500 may all be those of jobs.
+    let policy = |s| {
+        Event::new(&Subject::Cluster, ActionName::PolicySet, "by ann", at(s), Span::from_s(99_999), served.store.rng())
+    };
+    let other = |n: i64| tell(200 + n, ActionName::Wait, "so it is");
+    let many: Vec<Event> = std::iter::once(policy(150)).chain((0..510).map(other)).collect();
+    served.store.record_events(&many).await;
+    assert_eq!(column(&served.json("/api/events?state=cluster").await, "action"), ["policy_set"]);
     let past = served.json("/api/history?minutes=10&parts=10").await;
     assert_eq!(past["nodes"][0], json!(["working", [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]));
     assert_eq!(past["waiting"][9], 2.0);

@@ -116,9 +116,27 @@ impl Store {
     /// The jobs that ended last in one of these ways, the newest first: at most `most`, and none that ended before
     /// `since`.
     pub async fn ended(&self, ends: &[End], since: Time, most: usize) -> Result<Vec<Ended>, DbError> {
-        let range_at_least = Some(s(rows::ended_rank(since)));
+        self.ended_in(ends, (Some(since), None), most).await
+    }
+
+    /// The same of the jobs that had ended at this time.
+    pub async fn ended_until(&self, end: End, until: Time, most: usize) -> Result<Vec<Ended>, DbError> {
+        self.ended_in(&[end], (None, Some(until)), most).await
+    }
+
+    async fn ended_in(
+        &self,
+        ends: &[End],
+        (since, until): (Option<Time>, Option<Time>),
+        most: usize,
+    ) -> Result<Vec<Ended>, DbError> {
+        let [range_at_least, range_at_most] = [since, until].map(|at| at.map(|at| s(rows::ended_rank(at))));
         let hashes = ends.iter().flat_map(|end| end.values());
-        let parts = hashes.map(|hash| Query { range_at_least: range_at_least.clone(), ..jobs_with(hash) });
+        let parts = hashes.map(|hash| Query {
+            range_at_least: range_at_least.clone(),
+            range_at_most: range_at_most.clone(),
+            ..jobs_with(hash)
+        });
         let (read, _) = self.newest_rows(&parts.collect::<Vec<_>>(), most).await?;
         let of_row = |row: &Row| Some(Ended { at: rows::ended_at(row)?, job: rows::from_item(Table::Jobs, row).ok()? });
         let mut ended: Vec<Ended> = read.iter().filter_map(of_row).collect();

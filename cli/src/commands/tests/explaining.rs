@@ -1,6 +1,8 @@
 //! Why a job waits, why a node stays, and which limit applies: every command says the same. What it costs.
 
 use super::*;
+use model::ControlKey;
+use model::control::{Totals, TotalsRow};
 
 /// A world in which job 1 waits, because its only node is held. `nodes` and `small` change the policy.
 async fn waiting(nodes: &str, small: &str, entry: Option<FailedStarts>) -> World {
@@ -277,6 +279,21 @@ async fn jobs_of_a_share_that_the_policy_lost_still_wait_where_everybody_reads()
     assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
     let seen = runtime::observation::Observation::read(world.store(), &Listed::default(), at(1000)).await.unwrap();
     assert_eq!(seen.jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_share_has_used_that_is_gone_fades_as_that_of_others_and_then_leaves() {
+    let (world, dir) = world().await;
+    let used = [("a", 1000.0), ("b", 1000.0), ("c", 0.001)].map(|(name, used)| (name.to_owned(), used)).into();
+    let empty = TotalsRow::new(&ControlKey::Totals);
+    let totals = empty.with(Totals { until_at: Some(at(0)), used, ..Totals::default() });
+    world.store().write_entry(&empty, &totals).await.unwrap();
+    let only = "\n[[share]]\nname = \"a\"\nmembers = [\"*\"]\n";
+    world.run(&["policy", "set", &file(&dir, "q.toml", &format!("{POLICY}{only}"))]).await.done();
+    let seen = runtime::observation::Observation::read(world.store(), &Listed::default(), at(1000)).await.unwrap();
+    let after = seen.shares.totals.unwrap().1.entry.used;
+    assert_eq!(after.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert!(after["a"] < 1000.0 && after["a"] == after["b"], "{after:?}");
 }
 
 #[tokio::test]

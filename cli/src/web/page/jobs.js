@@ -27,16 +27,27 @@ export const columns = [
   ["Why", j => el("span", { title: j.waits_because ?? j.reason }, sentence(j.waits_because ?? j.reason ?? "")), "text"],
 ];
 
+// All jobs of a share or of a person as one row, which opens their list.
+const GROUPS = [["", "a job"], ["share", "a share"], ["by", "a person"]];
+const grouped = ({ groups }, { group, ...params }) => table("Jobs in groups", [
+  [group === "by" ? "Person" : "Share", ([of]) => of ? el("a", { href: hash("jobs", { ...params, [group]: of }) }, of) : "none", "wide"],
+  ["Jobs", ([, states]) => bar(states)],
+], Object.entries(groups), ([of]) => `group ${of}`, ["jobs", params]);
+
 export const jobs = {
   title: () => "Jobs",
-  load: (api, params) => api("jobs", { q: params.q, state: params.state, sort: params.sort, offset: params.offset, limit: SIZE }),
+  load: (api, params) => api("jobs", { ...params, limit: SIZE }),
   render(part, params) {
+    const only = ["share", "by"].filter(name => params[name]).map(name => el("p", { class: "soft", "data-key": `only-${name}` },
+      `Only of ${params[name]}. `, el("a", { href: hash("jobs", { ...params, [name]: "" }) }, "all")));
     const counts = Object.entries(part.counts).map(([state, n]) => el("a", { href: hash("jobs", { state: state === "placed" ? "placing,placed,regrouping" : state }), "data-key": state }, chip(state), ` ${n.toLocaleString("en")}${part.more.includes(state) ? "+" : ""}`));
     return [
       el("div", { class: "row" }, el("h1", { tabindex: "-1" }, "Jobs"), el("p", { class: "counts" }, counts.length ? counts : "No job is stored. Submit one: ", !counts.length && el("code", null, "nodekeeper submit -- echo hello"))),
-      filters("jobs", params, STATES, "name, person, label, id, command or reason"),
+      filters("jobs", params, STATES, "name, person, label, id, command or reason", GROUPS),
+      only,
+      part.groups && grouped(part, params),
       part.total > 0 && table(params.sort ? "Jobs, sorted" : "Jobs: running first, then failed, then waiting in the order of the queue", columns, part.rows, j => j.job_id, ["jobs", params]),
-      pager("jobs", params, part, "job"),
+      !part.groups && pager("jobs", params, part, "job"),
     ];
   },
 };

@@ -18,6 +18,8 @@ let round = 0;
 let timer = null;
 let every = 2000;
 let lastView = null;
+// What the view has read after the rest, and the address of which that is.
+let kept = { of: null, data: {} };
 // When this browser last left the page: what ended since then is told.
 const LOOKED = "nodekeeper looked";
 let looked = Number(localStorage.getItem(LOOKED)) || undefined;
@@ -66,6 +68,7 @@ async function refresh() {
   const { name, params } = route();
   const view = VIEWS[name];
   const address = `${name} ${params.id ?? ""}`;
+  if (kept.of !== location.hash) kept = { of: location.hash, data: {} };
   navigation(name);
   try {
     const seen = await api("overview", { since: looked });
@@ -78,8 +81,18 @@ async function refresh() {
     document.title = `${view.title(data)} – ${seen.cluster} – nodekeeper`;
     banner(seen, name);
     every = view.every?.(data) ?? every;
-    fill($("content"), view.render(data, params, looked).flat(Infinity).filter(Boolean));
-    view.after?.(data);
+    const show = () => {
+      const all = { ...data, ...kept.data };
+      fill($("content"), view.render(all, params, looked).flat(Infinity).filter(Boolean));
+      view.after?.(all);
+    };
+    show();
+    if (view.later) {
+      const later = await view.later(api, params, seen);
+      if (mine !== round) return;
+      kept.data = later;
+      show();
+    }
     $("read").textContent = `as of ${clock(seen.now)}`;
     $("read").className = "soft";
     document.body.dataset.ready = address;

@@ -52,6 +52,19 @@ function why({ waiting = [], staying = [], limits = [] }) {
     staying.length > FEW && line("more-nodes", `and ${several(staying.length - FEW, "more node")}`)));
 }
 
+// Whose turn it is: the first share with a waiting job is next.
+function turns(shares) {
+  const percent = part => `${Math.round(100 * part)} %`;
+  const within = (has, most) => most === undefined ? has : `${has} of ${most}`;
+  const next = shares.find(s => s.waiting > 0);
+  return el("section", { "data-key": "shares" }, el("div", { class: "row" }, el("h2", null, "Shares"), el("a", { href: hash("cost", { by: "share" }) }, "what each cost")), table("Shares, by whose turn it is", [
+    ["Share", s => [el("a", { href: hash("jobs", { share: s.share }) }, s.share), s === next && el("span", { class: "soft" }, " comes next")]],
+    ["Used", s => `${percent(s.used)} of its ${percent(s.part)}`, "n"], ["Weight", s => s.weight, "n"],
+    ["Running", s => within(s.placed, s.limits.running), "n"], ["Waiting", s => s.waiting.toLocaleString("en") + (s.more_wait ? "+" : ""), "n"],
+    ["An hour", s => within(dollars(s.dollars_per_hour), s.limits.dollars_per_hour && dollars(s.limits.dollars_per_hour)), "n"], ["This month", s => dollars(s.dollars_this_month), "n"],
+  ], shares, s => s.share));
+}
+
 function local(extra, purposes) {
   const functions = extra.functions.length ? table("Functions of this machine", [
     ["Function", f => el("span", { title: purposes[f.function] }, f.function)], ["Runs", f => f.invocations, "n"],
@@ -75,12 +88,16 @@ function since({ ended }, looked) {
 export const overview = {
   title: () => "Overview",
   async load(api, params, seen) {
-    const minutes = params.minutes ?? usual(seen);
-    const [live, events, past, fleet] = await Promise.all([
-      api("jobs", { state: "placing,placed,regrouping", limit: FEW }), api("events", { limit: 40 }), api("history", { minutes }), api("fleet", { minutes }),
+    const [live, events, extra] = await Promise.all([
+      api("jobs", { state: "placing,placed,regrouping", limit: FEW }), api("events", { limit: 40 }), seen.local ? api("local") : null,
     ]);
-    const extra = seen.local ? await api("local") : null;
-    return { live, events, past, fleet, extra, seen };
+    return { live, events, extra, seen };
+  },
+  // The past may take a while.
+  async later(api, params, seen) {
+    const minutes = params.minutes ?? usual(seen);
+    const [past, fleet] = await Promise.all([api("history", { minutes }), api("fleet", { minutes })]);
+    return { past, fleet };
   },
   render({ live, events, past, fleet, extra, seen }, params, looked) {
     const { jobs, nodes, price_per_hour } = seen.status;
@@ -98,18 +115,20 @@ export const overview = {
         tile("an hour, by list prices", dollars(price_per_hour), "#/cost")),
       since(seen, looked),
       attention(seen),
+      seen.shares && turns(seen.shares),
       why(seen.explained ?? {}),
       el("section", { "data-key": "Running" }, el("h2", null, "Running", live.total > 0 && ` (${live.total.toLocaleString("en")})`),
         live.rows.length ? table("Running", running, live.rows, j => j.job_id)
           : el("p", { class: "soft" }, "No job runs.", live.all === 0 && [" Submit one: ", el("code", null, "nodekeeper run -- echo hello")]),
         live.total > live.rows.length && el("p", null, el("a", { href: hash("jobs", { state: busy.join() }) }, `all ${live.total.toLocaleString("en")}`))),
-      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "The fleet"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
-        el("div", { class: "charts" }, strip(fleet), places(past))),
-      el("section", { "data-key": "events" }, el("h2", null, "What happened"), fold(events.rows), el("p", null, el("a", { href: "#/events" }, "more events"))),
+      el("section", { "data-key": "time" }, el("div", { class: "row" }, el("h2", null, "The fleet"), el("a", { href: hash("cost", { by: "person" }) }, "what each person cost"), choice("overview", params, "minutes", "Time", TIMES, usual(seen))),
+        fleet ? el("div", { class: "charts", "data-key": "charts" }, strip(fleet), places(past)) : el("p", { class: "soft", "data-key": "soon" }, "The past is being read …")),
+      el("section", { "data-key": "events" }, el("h2", null, "What happened"), fold(events.rows), el("p", { class: "pager" }, el("a", { href: "#/events" }, "more events"), el("a", { href: hash("events", { state: "function,cluster" }) }, "of the cluster alone"))),
       extra && local(extra, seen.purposes),
     ];
   },
   after({ past, fleet }) {
+    if (!fleet) return;
     draw(past);
     drawStrip(fleet);
   },

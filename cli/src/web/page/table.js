@@ -34,31 +34,34 @@ export const hash = (view, params) => {
 
 export const SIZE = 100;
 
-// The search and the filter of a list. `states`: [value, label].
-export function filters(view, params, states, label) {
+const select = (name, options, chosen) => el("select", { name }, options.map(([value, text]) => el("option", { value, selected: chosen === value }, text)));
+
+// The search, the filter and the groups of a list. `states` and `groups`: [value, label].
+export function filters(view, params, states, label, groups) {
   return el("form", { class: "filters", role: "search", "data-view": view, "data-key": `filters-${view}` },
     el("label", null, "Search ", el("input", { type: "search", name: "q", value: params.q ?? "", placeholder: label, autocomplete: "off" })),
-    states && el("label", null, "Show ", el("select", { name: "state" }, states.map(([value, text]) =>
-      el("option", { value, selected: (params.state ?? "") === value }, text)))));
+    states && el("label", null, "Show ", select("state", states, params.state ?? "")),
+    groups && el("label", null, "Each row is ", select("group", groups, params.group ?? "")));
 }
 
 export function pager(view, params, part, noun) {
   const offset = part.offset, end = offset + part.rows.length;
   const to = at => hash(view, { ...params, offset: at > 0 ? at : "" });
-  const shown = part.total === 0 ? "none" : `${offset + 1} to ${end} of ${several(part.total, noun)}`;
-  const of = part.total < part.all ? `, ${several(part.all, noun)} in all` : "";
-  const more = part.more?.length > 0 ? ", and there are more" : "";
+  const least = part.more?.length > 0 ? "at least " : "";
+  const shown = part.total === 0 ? "none" : `${offset + 1} to ${end} of ${least}${several(part.total, noun)}`;
+  const of = part.total < part.all ? `, ${least}${several(part.all, noun)} in all` : "";
   return el("nav", { class: "pager", "aria-label": "Parts of the list" },
-    el("span", { role: "status" }, shown + of + more),
+    el("span", { role: "status" }, shown + of + (params.after ? ", behind those that are shown first" : "")),
+    params.after && el("a", { href: hash(view, { ...params, after: "", offset: "" }) }, "first"),
     offset > 0 && el("a", { href: to(Math.max(0, offset - SIZE)), rel: "prev" }, "previous"),
-    end < part.total && el("a", { href: to(end), rel: "next" }, "next"));
+    end < part.total ? el("a", { href: to(end), rel: "next" }, "next")
+      : part.next && el("a", { href: hash(view, { ...params, after: part.next, offset: "" }), rel: "next" }, "next"));
 }
 
 // A choice that stands in the address.
 export function choice(view, params, name, label, options, usual) {
   return el("form", { class: "filters", "data-view": view, "data-key": `choice-${name}` },
-    el("label", null, `${label} `, el("select", { name }, options.map(([value, text]) =>
-      el("option", { value, selected: (params[name] ?? usual) === value }, text)))));
+    el("label", null, `${label} `, select(name, options, params[name] ?? usual)));
 }
 
 export const facts = pairs => el("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")

@@ -81,10 +81,9 @@ pub(crate) async fn read_shares(
         let until = now - LATE;
         if before.until_at.is_none_or(|last| until.since(last) >= LATE) {
             let settled: Vec<ShareUse<'_>> = uses.into_iter().filter(|part| part.to <= until).collect();
-            let mut used = before.used_at(settled.iter().copied(), half_life, until);
-            let mut month_of = before.costs_at(settled.into_iter(), until);
-            used.retain(|name, _| name == policy.share_name(Some(name)));
-            month_of.retain(|name, _| name == policy.share_name(Some(name)));
+            // What a share has used that is gone fades as that of the others.
+            let used = before.used_at(settled.iter().copied(), half_life, until);
+            let month_of = before.costs_at(settled.into_iter(), until);
             after = Totals { until_at: Some(until), used, month_of, ..after };
         }
     }

@@ -13,9 +13,10 @@ use model::{EndCause, Job};
 pub(crate) const END: &str = "end";
 
 /// The fields of the attribute, which are those of the event, besides the cluster and the id of the job.
-pub const JOB_EVENT: [&str; 13] = [
+pub const JOB_EVENT: [&str; 14] = [
     "name",
     "by",
+    "share",
     "labels",
     "state",
     "cause",
@@ -38,6 +39,7 @@ pub(crate) fn end(job: &Job) -> Option<AttributeValue> {
     let values = [
         job.summary.name.clone().unwrap_or_default(),
         job.summary.by.clone().unwrap_or_default(),
+        job.summary.share.clone().unwrap_or_default(),
         labels.collect::<Vec<_>>().join(","),
         job.summary.state.to_string(),
         job.cause().and_then(kind).unwrap_or_default(),
@@ -90,6 +92,7 @@ mod tests {
         let mut job = fixtures::job(1);
         job.summary.name = Some("my \"C:\\job\"".into());
         job.summary.by = Some("science/ann".into());
+        job.summary.share = Some("lab".into());
         job.summary.labels = [("team".into(), "a".into()), ("run".into(), "7".into())].into();
         let placed = job.with_placed(&[fixtures::alloc_id(1)]).unwrap();
         let alloc = model::Alloc::place(fixtures::alloc_id(1), &job, &fixtures::ready(1), at(1)).unwrap().summary;
@@ -113,14 +116,14 @@ mod tests {
             let Effect::Update { set, .. } = change(Some(&before), &after).0.effect else { panic!("no update") };
             assert_eq!(set.get(END), row(&after).get(END), "{state}");
             let told = texts(&set[END]);
-            assert_eq!(told[..6], ["my 'C:/job'", "science/ann", "run=7,team=a", state, cause, code]);
-            assert!(!told[6].contains(['"', '\\', '\u{1b}']), "{}", told[6]);
+            assert_eq!(told[..7], ["my 'C:/job'", "science/ann", "lab", "run=7,team=a", state, cause, code]);
+            assert!(!told[7].contains(['"', '\\', '\u{1b}']), "{}", told[7]);
             let (submitted_at, ended_at) = (job.summary.submitted_at.to_string(), at(5).to_string());
             let ran = before == placed;
             let of_run = |value: &str| if ran { value.to_owned() } else { String::new() };
             let [started_at, cpu_s, memory_mib] = [&*at(2).to_string(), "1.500", "300"].map(of_run);
             let usd = if ran { "0.000055" } else { "0.000000" };
-            assert_eq!(told[7..], [&*submitted_at, &*started_at, &*ended_at, &*cpu_s, &*memory_mib, usd]);
+            assert_eq!(told[8..], [&*submitted_at, &*started_at, &*ended_at, &*cpu_s, &*memory_mib, usd]);
         }
         // The last alloc leaves the job later.
         let left = failed_early.after_end(&alloc, &Ending::exited(0), &[], JobSet::Leaves, KEEP.into(), at(9));
@@ -129,7 +132,7 @@ mod tests {
         // The allocs of a cancelled job stop later: then all is known.
         let cancelled = placed.cancel("ann", KEEP, at(5)).unwrap();
         let over = cancelled.after_end(&alloc, &Ending::exited(1), &[], JobSet::Leaves, KEEP.into(), at(9));
-        assert_eq!(texts(&row(&over)[END])[3..5], ["cancelled", "cancelled"]);
+        assert_eq!(texts(&row(&over)[END])[4..6], ["cancelled", "cancelled"]);
         for open in [&job, &placed, &cancelled] {
             assert!(!row(open).contains_key(END), "{:?}", open.summary.state);
         }

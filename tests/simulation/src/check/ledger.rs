@@ -20,6 +20,8 @@ pub(super) struct Ledger {
     first_at: Option<Time>,
     /// When each job was submitted, and whether it has been placed.
     jobs: HashMap<JobId, (Time, bool)>,
+    /// The earliest and the latest time at which each job that waits was to begin, as it was foretold first.
+    foretold: HashMap<JobId, (Time, Time)>,
     /// For each node that has an instance: since when, and its price.
     nodes: BTreeMap<Slot, (Time, f64)>,
     ready: usize,
@@ -46,6 +48,8 @@ impl Ledger {
             if std::mem::replace(was_placed, true) {
                 self.counted.again += 1;
             } else {
+                let outside = |(least, most)| now.since(now.clamp(least, most));
+                self.counted.later.extend(self.foretold.remove(&id).map(outside));
                 let waited = now.since(*submitted_at);
                 self.counted.waited.push(waited);
                 let of = text(after, "by").map(|by| self.counted.waited_of.entry(by.to_owned()).or_default());
@@ -118,6 +122,11 @@ impl Check {
         }
     }
 
+    /// Notes when a job is to begin that waits, at the earliest and at the latest.
+    pub fn foretell(&self, job: JobId, times: (Time, Time)) {
+        lock(&self.ledger).foretold.entry(job).or_insert(times);
+    }
+
     /// Counts a launch call for this many instances.
     pub fn launch_called(&self, instances: usize, is_refused: bool) {
         let counted = &mut lock(&self.ledger).counted;
@@ -146,6 +155,7 @@ impl Check {
         }
         let mut measured = std::mem::take(&mut ledger.counted);
         measured.waited.sort_unstable();
+        measured.later.sort_unstable();
         measured.waited_of.values_mut().for_each(|waited| waited.sort_unstable());
         measured
     }

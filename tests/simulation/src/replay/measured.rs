@@ -18,6 +18,9 @@ pub struct Measured {
     pub waited: Vec<Span>,
     /// The same of the jobs of each person.
     pub waited_of: BTreeMap<String, Vec<Span>>,
+    /// How much later than foretold the jobs began whose start was foretold, in ascending order; zero within the foretold times, and less
+    /// if earlier.
+    pub later: Vec<Span>,
     pub node_hours: f64,
     pub usd: f64,
     pub calls: usize,
@@ -36,12 +39,28 @@ pub struct Measured {
 impl Measured {
     /// The wait that this share of the jobs did not exceed.
     pub fn waited(&self, share: f64) -> Option<Span> {
-        let n = (self.waited.len() as f64 * share).ceil() as usize;
-        self.waited.get(n.saturating_sub(1)).copied()
+        nth(&self.waited, share)
+    }
+
+    /// The lateness that this share of the jobs did not exceed whose start was foretold.
+    pub fn later(&self, share: f64) -> Option<Span> {
+        nth(&self.later, share)
+    }
+
+    /// The share of foretold starts that were right.
+    pub fn foretold(&self) -> f64 {
+        let right = self.later.iter().filter(|later| **later == Span::ZERO).count();
+        right as f64 / self.later.len().max(1) as f64
     }
 
     /// The share of calls that EC2 refused.
     pub fn wasted(&self) -> f64 {
         self.refused as f64 / self.calls.max(1) as f64
     }
+}
+
+/// The one that this share of the spans does not exceed. They are in ascending order.
+fn nth(spans: &[Span], share: f64) -> Option<Span> {
+    let n = (spans.len() as f64 * share).ceil() as usize;
+    spans.get(n.saturating_sub(1)).copied()
 }

@@ -4,8 +4,11 @@
 //! Does not: have operators, or faults.
 
 use super::{Lived, Outcome, World};
+use crate::ec2::Seen;
 use crate::replay::Replay;
 use futures::future::join_all;
+use nodekeeper_cli::when::{ForeseenStart, starts};
+use runtime::observation::Observation;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +33,7 @@ impl World {
             tokio::spawn(Arc::clone(&self).schedules()),
             tokio::spawn(Arc::clone(&self).events()),
             tokio::spawn(Arc::clone(&self).streams()),
+            tokio::spawn(Arc::clone(&self).foretold()),
             tokio::spawn(Arc::clone(&self).arrive(replay, Arc::clone(&have_arrived))),
         ] {
             drop(work);
@@ -70,6 +74,23 @@ impl World {
             }
         }
         have_arrived.store(true, Ordering::Relaxed);
+    }
+
+    /// A person asks each minute when the jobs begin that wait.
+    async fn foretold(self: Arc<Self>) {
+        loop {
+            sleep(Duration::from_secs(60)).await;
+            let now = self.core.now();
+            let Ok(observed) = Observation::read(&self.store, &Seen(Arc::clone(&self.ec2)), now).await else {
+                continue;
+            };
+            let plan = poll_and_scale::plan(&observed, now);
+            for waiting in plan.explained.waiting.iter().flat_map(|waiting| &waiting.jobs) {
+                if let Some(ForeseenStart::Boots { least, most, .. }) = starts(&plan, &observed, *waiting, now) {
+                    self.check.foretell(*waiting, (now + least, now + most));
+                }
+            }
+        }
     }
 
     /// The streams of the tables wake poll-and-scale when a job arrives and when an alloc ends.
