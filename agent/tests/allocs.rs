@@ -44,21 +44,6 @@ async fn a_job_runs_and_its_end_and_output_are_reported() {
 }
 
 #[tokio::test]
-async fn the_limits_of_single_resources_are_those_of_the_order() {
-    let mut node = TestNode::new().await;
-    let mut limited = order(0, "ulimit -S -n; ulimit -H -n; ulimit -c");
-    limited.work.ulimits = [("nofile", "64:128"), ("core", "0")].map(|(n, l)| (n.to_owned(), l.to_owned())).into();
-    let mut impossible = order(1, "true");
-    impossible.work.ulimits = [("nofile".to_owned(), "-1".to_owned())].into();
-    node.with(|p| p.order(vec![limited, impossible]));
-    node.start(&[]);
-    assert_eq!(node.end_of(0).await.run.log_tail.as_deref(), Some("64\n128\n0\n"));
-    // The kernel has a highest number of open files, so it refuses this limit.
-    let end = node.end_of(1).await;
-    assert!(matches!(&end.cause, Some(EndCause::Rejected { why }) if why.contains("nofile=-1")), "{end:?}");
-}
-
-#[tokio::test]
 async fn the_tail_of_a_long_output_is_sent() {
     let mut node = TestNode::new().await;
     node.with(|p| p.order(vec![order(0, "seq 1 20000; echo the end")]));

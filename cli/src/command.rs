@@ -71,8 +71,6 @@ pub enum Command {
     Resume(nodes::IntentArgs),
     /// List the containers and volumes of a node
     Handles(nodes::NodeArgs),
-    /// Keep a container or volume from being destroyed
-    Keep(handles::KeepArgs),
     /// Release once what a brake holds back now, or try at once the launches that EC2 refused
     Release(handles::ReleaseArgs),
     /// Show what the next run would do and why, without doing it
@@ -142,7 +140,6 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
         Command::Drain(args) => nodes::drain(context, &args).await,
         Command::Resume(args) => nodes::intend(context, &args.slots, Intent::Run, None).await,
         Command::Handles(args) => handles::list(context, &args).await.map(done),
-        Command::Keep(args) => handles::keep(context, &args).await.map(done),
         Command::Release(args) => handles::release(context, &args).await,
         Command::Plan(args) => plan::run(context, &args).await,
         Command::History(args) => history::run(context, &args).await.map(done),

@@ -9,7 +9,6 @@ use super::frames::{Frame, FrameContent, MAX_BYTES};
 use super::remains::Element;
 use crate::ending::stops::{RECHECK, StopStep, Stops, stop_at};
 use crate::work::job_command::JobCommand;
-use crate::work::program;
 use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Outcome, Pack, Signal, Time};
 use nix::errno::Errno;
@@ -79,8 +78,7 @@ struct ElementRunner {
 /// Runs all elements. An error says why none can be run, or why an element is lost.
 pub fn run(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) -> Result<(), EndCause> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let own = |e: &io::Error| program::own_limit(&command.ulimits, e);
-    let runtime = runtime.map_err(|e| own(&e).unwrap_or_else(|| cannot("start its elements", &e)))?;
+    let runtime = runtime.map_err(|e| cannot("start its elements", &e))?;
     runtime.block_on(all(command, elements, clock))
 }
 

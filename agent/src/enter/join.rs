@@ -63,17 +63,16 @@ fn prepare(live: &LiveAlloc, command: &[String], mark: &str, term: Option<String
     if !process_table::is_alive(process.pid, process.start_ticks) {
         return Err(not_running(id, "has just ended"));
     }
-    let ulimits = task.order.work.ulimits.clone();
     // A job that runs as the agent's own user is not restricted.
     if let Some(isolation) = &task.isolation {
         let enter_view = || view.iter().flatten().try_for_each(|(file, kind)| Ok(setns(file, *kind)?));
-        restrict(&ulimits, Some(isolation), enter_view).map_err(failed("join the alloc"))?;
+        restrict(Some(isolation), enter_view).map_err(failed("join the alloc"))?;
     }
     // This comes after the change of the user, which would undo it. The process that watches the caller may not run yet.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(|e| failed("make the command end with its caller")(e.into()))?;
     std::env::set_current_dir(live.dir.work()).map_err(failed("enter the directory of the alloc"))?;
-    Ok(JobCommand { words: command.to_vec(), env, input: None, ulimits })
+    Ok(JobCommand { words: command.to_vec(), env, input: None })
 }
 
 /// The process that the supervisor started for the command: the oldest of its children. The other children were adopted. In a pack,

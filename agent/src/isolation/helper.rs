@@ -12,11 +12,10 @@ use super::{TaskIsolation, cgroup, keyrings, private_mounts};
 use crate::elements::run::{self, ElementsStart};
 use crate::machine::memory_file::in_memory;
 use crate::work::job_command::JobCommand;
-use model::ulimits::{Ulimit, Ulimits};
 use model::{EndCause, Time};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::{Gid, Uid};
@@ -87,10 +86,7 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     let JobStart { command, isolation, alloc_dir, elements } = start;
     let isolation = isolation.as_ref();
     let view = isolation.map(|isolation| private_mounts(&alloc_dir, &isolation.closed)).unwrap_or_default();
-    restrict(&command.ulimits, isolation, || enter_private_mounts(&view)).map_err(|e| match e.kind() {
-        io::ErrorKind::InvalidInput => EndCause::Rejected { why: e.to_string() },
-        _ => not_started(e.to_string()),
-    })?;
+    restrict(isolation, || enter_private_mounts(&view)).map_err(|e| not_started(e.to_string()))?;
     if let Some(cause) = command.of_other_machine() {
         return Err(cause);
     }
@@ -101,52 +97,22 @@ fn begin(stdin: &File, clock: fn() -> Time) -> Result<(), EndCause> {
     Err(command.why_not(&error))
 }
 
-/// Applies every restriction of a command to this process. `enter_view` leaves the machine's view of the file system. The error
-/// `InvalidInput` means that the machine does not allow a limit that the job asks for.
-pub fn restrict(
-    ulimits: &Ulimits,
-    isolation: Option<&TaskIsolation>,
-    enter_view: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
+/// Applies every restriction of a command to this process. `enter_view` leaves the machine's view of the file system.
+pub fn restrict(isolation: Option<&TaskIsolation>, enter_view: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Fails only on a kernel without the file, where the score does not exist.
     let _best_effort = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    if let Some(isolation) = isolation {
-        if let Some(group) = &isolation.cgroup {
-            cgroup::enter(group).map_err(|e| failed("enter the control group", &e))?;
-        }
-        if isolation.private_mounts {
-            enter_view().map_err(|e| failed("enter the view of the file system", &e))?;
-        }
-        setrlimit(Resource::RLIMIT_NPROC, isolation.max_tasks, isolation.max_tasks)
-            .map_err(|e| failed("limit the tasks", &e.into()))?;
-        umask(Mode::from_bits_truncate(0o022));
-    }
-    // Before the user changes: only root may raise a hard limit.
-    set_limits(ulimits)?;
     let Some(isolation) = isolation else { return Ok(()) };
+    if let Some(group) = &isolation.cgroup {
+        cgroup::enter(group).map_err(|e| failed("enter the control group", &e))?;
+    }
+    if isolation.private_mounts {
+        enter_view().map_err(|e| failed("enter the view of the file system", &e))?;
+    }
+    setrlimit(Resource::RLIMIT_NPROC, isolation.max_tasks, isolation.max_tasks)
+        .map_err(|e| failed("limit the tasks", &e.into()))?;
+    umask(Mode::from_bits_truncate(0o022));
     become_user(isolation.uid).map_err(|e| failed("become the job's user", &e))?;
     keyrings::deny().map_err(|e| failed("deny the keyrings", &e))
-}
-
-fn set_limits(ulimits: &Ulimits) -> io::Result<()> {
-    for (name, limit) in ulimits {
-        let resource = match name.as_str() {
-            "core" => Resource::RLIMIT_CORE,
-            "fsize" => Resource::RLIMIT_FSIZE,
-            "memlock" => Resource::RLIMIT_MEMLOCK,
-            "msgqueue" => Resource::RLIMIT_MSGQUEUE,
-            "nofile" => Resource::RLIMIT_NOFILE,
-            "stack" => Resource::RLIMIT_STACK,
-            _ => return Err(io::Error::other(format!("cannot limit {name}: it is not a resource"))),
-        };
-        let what = format!("set the limit {name}={limit}");
-        let Ulimit { soft, hard } = limit.parse().map_err(|why| failed(&what, &io::Error::other(why)))?;
-        let [soft, hard] = [soft, hard].map(|limit| limit.unwrap_or(RLIM_INFINITY));
-        setrlimit(resource, soft, hard).map_err(|e| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("cannot {what}: {e}: the machine allows less"))
-        })?;
-    }
-    Ok(())
 }
 
 fn failed(what: &str, error: &io::Error) -> io::Error {

@@ -217,7 +217,6 @@ impl ContainerRuntime {
             options.push(("--pids-limit", isolation.max_tasks.to_string()));
             options.push(("--cpu-shares", u64::from(order.needs.vcpus).saturating_mul(SHARES_PER_VCPU).to_string()));
         }
-        options.extend(order.work.ulimits.iter().map(|(name, limit)| ("--ulimit", format!("{name}={limit}"))));
         for name in FOR_COMMAND {
             let path = spec.alloc_dir.join(name);
             if path.exists() {
@@ -285,7 +284,7 @@ impl ContainerRuntime {
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         match code {
             // The job asks for limits that no machine gives, or that leave nothing for a container.
-            CLIENT_FAILED if has(&["rlimit", "memory limit"]) => Some(EndCause::Rejected { why }),
+            CLIENT_FAILED if has(&["memory limit"]) => Some(EndCause::Rejected { why }),
             CLIENT_FAILED => Some(EndCause::NotStarted { why }),
             NO_PROGRAM if has(&["executable file", "no such file"]) => Some(EndCause::NotFound { program }),
             CANNOT_RUN if has(&["exec: ", "executable"]) => Some(EndCause::NotExecutable { program }),
@@ -406,7 +405,6 @@ mod tests {
     fn a_container_gets_its_options_before_the_image_and_its_command_after_it() {
         let mut order = order(0, 1);
         (order.work.image, order.needs.memory_mib) = (Some("busybox".into()), 64);
-        order.work.ulimits = [("nofile".to_owned(), "64:128".to_owned())].into();
         let env = ProcessEnv::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
         let invocation = invocation(&order, &env).unwrap();
         assert!(invocation.env.is_empty(), "the variable is the container's, not docker's");
@@ -418,7 +416,6 @@ mod tests {
             "--volume /data/caches/m2-repo:/caches/m2-repo".to_owned(),
             "--user 20000:20000 --cap-drop ALL --security-opt no-new-privileges".to_owned(),
             "--pids-limit 99 --cpu-shares 1024".to_owned(),
-            "--ulimit nofile=64:128".to_owned(),
             "--env-file /proc/self/fd/".to_owned(),
         ] {
             assert!(args.contains(&want), "{want} in {args}");
@@ -491,7 +488,7 @@ mod tests {
             ("Error: crun: cannot open cgroup", "not_started"),
             ("docker: Error response from daemon: Minimum memory limit allowed is 6MB.", "rejected"),
             ("Error: OCI runtime error: runc: unable to set memory limit to 1048576 (current usage: 2)", "rejected"),
-            ("docker: Error response from daemon: error setting rlimit type 7: operation not permitted", "rejected"),
+            ("docker: Error response from daemon: error setting rlimit type 7: operation not permitted", "not_started"),
         ] {
             assert_eq!(own(125, output).as_deref(), Some(want), "{output}");
         }

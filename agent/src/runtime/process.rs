@@ -28,8 +28,8 @@ pub(crate) fn invocation(spec: &CommandSpec<'_>) -> Result<Invocation, EndCause>
     }
     let command = &spec.order.work.command;
     let elements = ElementsStart::of(spec.order);
-    let (ulimits, input) = (spec.order.work.ulimits.clone(), spec.input.map(<[u8]>::to_vec));
-    let command = JobCommand { words: command.clone(), env: spec.env.clone(), input, ulimits };
+    let input = spec.input.map(<[u8]>::to_vec);
+    let command = JobCommand { words: command.clone(), env: spec.env.clone(), input };
     let (isolation, alloc_dir) = (spec.isolation.cloned(), spec.alloc_dir.to_owned());
     let start = JobStart { command, isolation, alloc_dir, elements };
     let (stdin, result) = start_as(&start).map_err(not_passed_on)?;

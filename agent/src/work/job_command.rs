@@ -7,7 +7,6 @@
 use super::program;
 use crate::machine::memory_file::as_stdin_bytes;
 use model::EndCause;
-use model::ulimits::Ulimits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +20,6 @@ pub struct JobCommand {
     /// The whole environment of the command.
     pub env: BTreeMap<String, String>,
     pub input: Option<Vec<u8>>,
-    pub ulimits: Ulimits,
 }
 
 impl JobCommand {
@@ -32,10 +30,8 @@ impl JobCommand {
             return Err(EndCause::Rejected { why: "the command is empty".to_owned() });
         };
         let input = self.input.as_deref().map_or(Ok(Stdio::null()), as_stdin_bytes);
-        let input = input.map_err(|e| {
-            let not_started = || EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") };
-            program::own_limit(&self.ulimits, &e).unwrap_or_else(not_started)
-        })?;
+        let input =
+            input.map_err(|e| EndCause::NotStarted { why: format!("cannot pass on the standard input: {e}") })?;
         let mut command = Command::new(name);
         command.args(args).env_clear().envs(&self.env).stdin(input);
         Ok(command)
@@ -43,8 +39,7 @@ impl JobCommand {
 
     /// The end of a command that this node could not execute.
     pub fn why_not(&self, error: &io::Error) -> EndCause {
-        let why = || program::why_not(self.name(), self.path(), Path::new("."), error);
-        program::own_limit(&self.ulimits, error).unwrap_or_else(why)
+        program::why_not(self.name(), self.path(), Path::new("."), error)
     }
 
     /// The cause, if the program is for machines of another architecture.

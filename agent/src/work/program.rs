@@ -6,7 +6,6 @@
 
 use super::obstacle::is_of_the_machine;
 use model::EndCause;
-use model::ulimits::Ulimits;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use std::fs::File;
@@ -47,12 +46,6 @@ pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error)
         // The file is no program that the kernel takes, or the command has what no process can get.
         Some(_) | None => fault_of(program, path, cwd),
     }
-}
-
-/// The cause, if a start failed because the job itself limits its open files too much. No other machine would do better.
-pub fn own_limit(ulimits: &Ulimits, error: &io::Error) -> Option<EndCause> {
-    let limit = ulimits.get("nofile").filter(|_| error.raw_os_error() == Some(Errno::EMFILE as i32))?;
-    Some(EndCause::Rejected { why: format!("it cannot start with its limit nofile={limit}: {error}") })
 }
 
 /// The cause, if the program is for machines of another architecture. Executing it need not fail: the C library gives a file that
@@ -200,16 +193,5 @@ mod tests {
         }
         assert!(!is_started(Errno::ENOENT, "/no/such/directory"), "its directory is gone");
         assert!(is_started(Errno::E2BIG, "/"));
-    }
-
-    #[test]
-    fn a_limit_of_open_files_is_blamed_only_if_the_job_has_one() {
-        let (none, own) = (Ulimits::default(), Ulimits::from([("nofile".to_owned(), "0".to_owned())]));
-        for (ulimits, errno, is_own) in
-            [(&none, Errno::EMFILE, false), (&own, Errno::EMFILE, true), (&own, Errno::ENFILE, false)]
-        {
-            let cause = own_limit(ulimits, &io::Error::from_raw_os_error(errno as i32));
-            assert_eq!(cause.is_some(), is_own, "{errno}");
-        }
     }
 }

@@ -29,8 +29,7 @@ pub(crate) struct HandleChanges<'a> {
     pub(crate) destroy: BTreeSet<String>,
     /// Handles with the label of another node: the answer names them, and nobody destroys them.
     pub(crate) conflicts: Vec<String>,
-    /// Whether a handle is missing while its missing time is paused, for instance because an operator keeps it. The time goes
-    /// on when the operator stops keeping it, which does not raise `seq`. So this report must not become the settled one.
+    /// Whether a handle is missing and its missing time did not grow. So this report must not become the settled one.
     still_missing: bool,
 }
 

@@ -43,7 +43,7 @@ pub use base::{
 pub use control::{announced, brake};
 pub use job::{
     array, container_env, elements, end_cause, failure_policy, files, image, needs, output, retry, rights, spec,
-    stored, tries, ulimits, usage, work,
+    stored, tries, usage, work,
 };
 pub use machine::reservation;
 pub use offer::{catalogue, quotas, refusal};

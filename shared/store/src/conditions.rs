@@ -59,7 +59,6 @@ fn handle_as_read(handle: &Handle) -> Vec<Cond> {
         Cond::Eq("seq", n(handle.seq)),
         Cond::Eq("due_at", n(handle.due_at.as_ms())),
         Cond::is("missing_reported_at", handle.missing_reported_at.map(|at| n(at.as_ms()))),
-        Cond::is("keep", handle.keep.then_some(AttributeValue::Bool(true))),
     ]
 }
 

@@ -99,7 +99,7 @@ fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, 
 
 /// The change of a handle's row when its alloc ends. The handle is marked for destruction, with the order of this
 /// transaction to its node. The handle of a failed alloc is looked at after [`Retention::failed_handles`], even if its
-/// row has an earlier time. A handle that an operator keeps, or whose node is gone, is looked at now.
+/// row has an earlier time. A handle whose node is gone is looked at now.
 fn handle_of_ended(
     handle: &Handle,
     node: Option<&NodeRecord>,
@@ -111,7 +111,7 @@ fn handle_of_ended(
     let wait = kept_for(client, keep);
     let due_at = now + wait;
     let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
-    if let Some(life) = node.and_then(NodeRecord::life).filter(|_| exists && !handle.keep && wait == Span::ZERO) {
+    if let Some(life) = node.and_then(NodeRecord::life).filter(|_| exists && wait == Span::ZERO) {
         return Some(change_handle(handle, &handle.marked(life.seq, now)));
     }
     if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {

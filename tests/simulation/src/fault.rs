@@ -170,8 +170,6 @@ faults! {
     OperatorRewrites = 0.02,
     /// an operator takes a size out of the policy
     OperatorDropsSize = 0.01,
-    /// an operator keeps a handle
-    OperatorKeeps = 0.01,
     /// an operator changes what a size offers or costs
     OperatorRewritesSize = 0.01,
     /// an operator changes how often nodes call and report

@@ -57,7 +57,7 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:GetItem control",
         "permissions::a_catalogue_that_cannot_be_read_is_replaced_as_the_roles_allow",
     ),
-    // A handle that was due before its alloc ended, and that an operator keeps or whose alloc failed.
+    // A handle that was due before its alloc ended, and whose alloc failed.
     ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),

@@ -156,29 +156,6 @@ async fn what_a_running_alloc_uses_stays_with_a_row_and_without() {
 }
 
 #[tokio::test]
-async fn an_operator_keeps_what_a_running_alloc_will_leave() {
-    let (mut world, _) = ready(1, json!({})).await;
-    let id = world.submit(job(&["forever"])).await.summary.job_id;
-    world.steps(8).await;
-    let nodes = world.look.nodes().await.unwrap();
-    let name = format!("{id}.0.0");
-    let shown = world.operate(&["handles", &nodes[0].slot.to_string()]).await;
-    assert!(shown.contains(&name) && shown.contains("live"), "{shown}");
-    let slot = nodes[0].slot.to_string();
-    world.operate(&["keep", &name, "--slot", &slot]).await;
-    let agent = world.node_of(&nodes[0]);
-    let order = agent.protocol.durable.allocs.values().next().unwrap().order.clone();
-    agent.end(&order, 0);
-    world.steps(12).await;
-    assert_eq!(world.look.job(id).await.unwrap().unwrap().summary.state, model::JobState::Complete);
-    assert!(world.node_of(&nodes[0]).handles.contains(&name), "it is kept");
-    world.operate(&["keep", "--undo", &name, "--slot", &slot]).await;
-    world.steps(12).await;
-    assert!(!world.node_of(&nodes[0]).handles.contains(&name));
-    assert_eq!(world.row(&nodes[0], &name).await, None);
-}
-
-#[tokio::test]
 async fn a_cache_that_its_node_cannot_destroy_is_taken_back_by_a_job() {
     let (mut world, nodes) = ready(1, json!({})).await;
     let name = cache_handle("data");

@@ -1,7 +1,6 @@
-//! `handles`, `keep`, `release`: containers and volumes on nodes, brakes, and limits on launches.
+//! `handles`, `release`: containers and volumes on nodes, brakes, and limits on launches.
 //!
-//! Guarantees: a kept handle is not marked for destruction. A release names what the brake holds at this moment, releases nothing
-//! else, and expires by itself.
+//! Guarantees: a release names what the brake holds at this moment, releases nothing else, and expires by itself.
 //! Does not: destroy anything, or release what a brake holds later.
 
 use crate::changes::operate::{record_event, retried};
@@ -17,22 +16,10 @@ use model::{
     ActionName, AllocId, BrakeKind, ControlKey, Handle, HandleState, Life, MAX_DUE_S, NodeRecord, Span, Subject, Time,
 };
 use sha2::{Digest, Sha256};
-use store::{Listed, change_handle, insert_handle, unchanged};
+use store::Listed;
 
 /// How long a release is stored: long enough for the next run of every function.
 const RELEASE: Span = Span::from_s(3600);
-
-#[derive(Args, Clone, Debug)]
-pub struct KeepArgs {
-    /// The handle's name, as `nodekeeper handles SLOT` shows it
-    handle: String,
-    /// The slot of the handle's node
-    #[arg(long, value_name = "NODE")]
-    slot: String,
-    /// Stop keeping it
-    #[arg(long)]
-    undo: bool,
-}
 
 #[derive(Args, Clone, Debug)]
 pub struct ReleaseArgs {
@@ -92,70 +79,20 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &NodeArgs) -> anyhow::
             handle.kind.to_string(),
             handle.state.to_string(),
             or_blank(handle.alloc_id.map(short_alloc)),
-            if handle.keep { "kept" } else { "" }.to_owned(),
             when(handle.due_at, now),
         ]
     };
-    let heads = ["HANDLE", "KIND", "STATE", "ALLOC", "KEPT", "NEXT LOOK"];
+    let heads = ["HANDLE", "KIND", "STATE", "ALLOC", "NEXT LOOK"];
     Ok(Rows::of(&heads, handles.iter().map(cells)).colours(context.colours).print(context.out)?)
 }
 
-/// The handles of the live allocs of a node. They have no rows, unless an operator keeps them.
+/// The handles of the live allocs of a node. They have no rows.
 fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
     let of = move |life: &Life, id: &AllocId| {
         let row = Handle::of_alloc(life.node_id, *id, life.seq, now + Span::from_s(MAX_DUE_S));
         Handle { state: HandleState::Live, ..row }
     };
     record.life().into_iter().flat_map(move |life| life.allocs.iter().map(move |id| of(life, id)))
-}
-
-pub(crate) async fn keep(context: &mut Context<'_>, args: &KeepArgs) -> anyhow::Result<()> {
-    let (cluster, now) = (context.cluster().await?, context.now());
-    let by = cluster.by().await?;
-    let slot = Finder::new(&cluster).slot(&args.slot).await?;
-    let node =
-        cluster.store.node(slot).await?.as_ref().and_then(NodeRecord::latest_node_id).ok_or_else(|| no_node(slot))?;
-    let (name, wanted) = (show::one_line(&args.handle), !args.undo);
-    let changed = retried(async || {
-        // For a handle without a row, `record` is the node record that has its alloc as live.
-        let (handle, record) = match cluster.store.handle(node, &args.handle).await? {
-            Some(handle) => (handle, None),
-            None => {
-                let record = cluster.store.node(slot).await?.filter(|record| record.node_id() == Some(node));
-                let row = record.as_ref().and_then(|record| of_allocs(record, now).find(|row| row.handle == args.handle));
-                let Some(row) = row else {
-                    bail!(
-                        "slot {slot} has no handle {name}, or destroys it because its alloc is complete: `nodekeeper handles {slot}` lists the others"
-                    )
-                };
-                (row, record)
-            }
-        };
-        if handle.keep == wanted {
-            return Ok(false);
-        }
-        if matches!(handle.state, HandleState::Destroying | HandleState::Gone) {
-            bail!("handle {name} cannot be kept: it is {} already", handle.state);
-        }
-        // The next run looks at a handle that is no longer kept. Its next look could otherwise be a day away.
-        let due_at = if wanted { handle.due_at } else { handle.due_at.min(now) };
-        let after = Handle { keep: wanted, due_at, ..handle.clone() };
-        match &record {
-            // The handles of a complete alloc are destroyed, so the alloc must still be live.
-            Some(record) => cluster.store.transact(&[unchanged(record), insert_handle(&after)]).await?,
-            None => cluster.store.apply(&change_handle(&handle, &after)).await?,
-        }
-        Ok(true)
-    })
-    .await?;
-    let said = if wanted { "kept" } else { "not kept" };
-    if !changed {
-        return Ok(writeln!(context.out, "nothing changed: handle {name} on slot {slot} is {said} already")?);
-    }
-    let action = if wanted { ActionName::Keep } else { ActionName::Unkeep };
-    let reason = format!("handle {name} {by}");
-    record_event(&cluster, &Subject::Slot(slot), action, &reason, now).await?;
-    Ok(writeln!(context.out, "handle {name} on slot {slot} is {said} from now on")?)
 }
 
 /// How many ids a release prints. `--show` prints all.

@@ -121,8 +121,6 @@ fn fields(job: &Job, waits: JobWait, now: Time) -> Rows {
     });
     rows.field("image", image);
     rows.field("caches", (!work.caches.is_empty()).then(|| work.caches.join(", ")));
-    let ulimits: Vec<String> = work.ulimits.iter().map(|(name, limit)| format!("{name}={limit}")).collect();
-    rows.field("ulimits", (!ulimits.is_empty()).then(|| ulimits.join(", ")));
     rows.fields("inputs", "", work.inputs.iter().map(|(name, source)| format!("{name} from {source}")));
     let checkpoint = work.keep.as_ref().map(|keep| format!("{keep} (checkpoint)"));
     let keeps: Vec<String> = work.outputs.iter().map(ToString::to_string).chain(checkpoint).collect();

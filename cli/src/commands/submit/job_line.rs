@@ -281,7 +281,7 @@ mod tests {
         for (said, about) in [
             ("--nodes must be 1 to 256, it is 0", "nodes must be 1 to 256, it is 0"),
             ("--gpu-type and --gpu-memory say nothing", "gpu_type and gpu_memory_gib say nothing"),
-            ("--ulimit \"x\"; give --role NAME", "ulimits \"x\"; give role NAME"),
+            ("--label \"x\"; give --role NAME", "labels \"x\"; give role NAME"),
             ("--at-once must be 1", "pack.at_once must be 1"),
             ("--no-such stays, as does a -- b", "--no-such stays, as does a -- b"),
         ] {
@@ -326,7 +326,6 @@ mod tests {
                 keep: Some("ckpt".into()),
                 keep_every_s: 60,
                 checkpoint: None,
-                ulimits: [("nofile".into(), "1:2".into())].into(),
                 pack: None,
             },
             failure_policy: FailurePolicy {

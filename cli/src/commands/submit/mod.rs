@@ -132,11 +132,6 @@ pub(crate) struct JobOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) files: FileOptions,
-    /// A limit of one resource of its processes: nofile=65536, or with a soft and a hard limit memlock=0:-1; -1 is none. May be
-    /// given several times
-    #[arg(long = "ulimit", value_name = "NAME=LIMIT", action = ArgAction::Append, value_parser = named)]
-    #[serde(serialize_with = "table")]
-    ulimits: Vec<(String, String)>,
     /// Stop it after this time: in seconds, or with units such as 10m, 1h30m or 1d; 0 for never
     #[arg(long = "timeout", default_value = "0", value_name = "TIME", value_parser = seconds)]
     timeout_s: u64,
@@ -281,12 +276,7 @@ impl JobOptions {
 
     /// The job with these options and this command, without its local files and without the jobs that it names.
     pub(crate) fn fields(&self, command: &[String]) -> anyhow::Result<JobSpec> {
-        let tables = [
-            ("--label", &self.labels),
-            ("--ulimit", &self.ulimits),
-            ("--secret", &self.secrets),
-            ("--secret-file", &self.secret_files),
-        ];
+        let tables = [("--label", &self.labels), ("--secret", &self.secrets), ("--secret-file", &self.secret_files)];
         for (option, given) in tables {
             once(option, given.iter().map(|(name, _)| name))?;
         }

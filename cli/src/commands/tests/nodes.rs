@@ -97,42 +97,6 @@ async fn nodes_are_listed_and_shown() {
 }
 
 #[tokio::test]
-async fn a_handle_is_kept_and_released() {
-    let world = World::with_policy().await;
-    world.put_running(1).await;
-    let other = world.put_node(&fixtures::ready(1)).await;
-    world.put_handle(&other, "cache:data").await;
-    let handle = format!("handles/{}/cache:data", fixtures::node_id(1));
-    let (said, changed) = world.changes(&["keep", "cache:data", "--slot", "1"]).await;
-    assert_eq!(said.done(), "handle cache:data on slot 1 is kept from now on\n");
-    assert_eq!(changed, ["events/slot#1/keep".to_owned(), handle.clone()]);
-    assert!(world.run(&["handles", "1"]).await.done().lines().nth(1).unwrap().contains("kept"));
-    let (said, changed) = world.changes(&["keep", "cache:data", "--slot", "1"]).await;
-    assert_eq!(
-        (said.done().as_str(), changed.len()),
-        ("nothing changed: handle cache:data on slot 1 is kept already\n", 0)
-    );
-    let (_, changed) = world.changes(&["keep", "cache:data", "--slot", "1", "--undo"]).await;
-    assert_eq!(changed, ["events/slot#1/keep_undone".to_owned(), handle]);
-    let rows = world.run(&["handles", "1", "--json"]).await.json();
-    assert_eq!((&rows[0]["keep"], &rows[0]["due_at"]), (&serde_json::Value::Null, &world.now.as_ms().into()));
-    assert!(world.run(&["keep", "x", "--slot", "1"]).await.error().contains("`nodekeeper handles 1`"));
-    assert_eq!(world.run(&["handles", "1"]).await.done().lines().count(), 2);
-}
-
-#[tokio::test]
-async fn a_handle_that_is_being_destroyed_cannot_be_kept() {
-    let world = World::with_policy().await;
-    let node = world.put_node(&fixtures::ready(0)).await;
-    world.put_handle(&node, "h").await;
-    let handle = world.store().handle(fixtures::node_id(0), "h").await.unwrap().unwrap();
-    let marked = Handle { state: HandleState::Destroying, ..handle.clone() };
-    world.store().apply(&store::change_handle(&handle, &marked)).await.unwrap();
-    let (said, changed) = world.changes(&["keep", "h", "--slot", "0"]).await;
-    assert_eq!((said.error().as_str(), changed.len()), ("handle h cannot be kept: it is destroying already", 0));
-}
-
-#[tokio::test]
 async fn a_release_names_what_is_held_now_and_frees_nothing_else() {
     let mut world = World::with_policy().await;
     let mut instances = Vec::new();

@@ -49,7 +49,6 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Hold(_)
         | Command::Drain(_)
         | Command::Resume(_)
-        | Command::Keep(_)
         | Command::Release(_)
         | Command::Demand(DemandCommand::Set(_) | DemandCommand::Delete(_))
         | Command::Teardown(_) => Some("operator"),
@@ -156,12 +155,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let world = World::with_policy().await;
     let (job, alloc) = world.put_running(1).await;
     let alloc = world.store().write(Some(&alloc), &output::stored_in_s3(&alloc), Vec::new()).await.unwrap();
-    // A live alloc whose handle has no row.
-    let node = world.store().node(alloc.summary.node_id.slot()).await.unwrap().unwrap();
-    let unlisted = fixtures::alloc_id(9);
-    let with_unlisted = node.with_alloc(unlisted, at(100)).unwrap();
-    world.store().write(Some(&node), &with_unlisted, Vec::new()).await.unwrap();
-    let unlisted = unlisted.to_string();
     let (queued, s3) = (world.put_job(2).await, output_store::FakeS3::default());
     let (ended, outputs) = (put_stored(&world, &s3).await, s3.serve().await);
     world.put_entry(fixtures::brake(model::BrakeKind::Missing, "poll-and-scale", vec!["0-x".into()], at(900))).await;
@@ -208,12 +201,10 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["hold", "0"],
         &["drain", "0"],
         &["resume", "0"],
-        &["keep", &alloc, "--slot", "0"],
         &["release", "missing"],
         &["demand", "set", "ci", "--size", "small", "--count", "1"],
         &["demand", "show"],
         &["demand", "delete", "ci"],
-        &["keep", &unlisted, "--slot", "0"],
         &["cancel", &job],
         &["teardown", "test", "--cancel-jobs", "--terminate", "--timeout-s", "0"],
     ] {

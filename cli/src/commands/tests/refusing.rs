@@ -73,9 +73,6 @@ fn cases() -> Vec<(Vec<&'static str>, String, &'static str)> {
             r#""secrets": {"A": "/x"}, "secret_files": {"A": "/y"}, "role": "r""#,
             r#"the variable "A" is given twice"#,
         ),
-        (&["--ulimit", "nofile="], r#""ulimits": {"nofile": ""}"#, r#"--ulimit nofile="" must be SOFT"#),
-        (&["--ulimit", "=5"], r#""ulimits": {"": "5"}"#, r#"--ulimit "" is not a resource"#),
-        (&["--ulimit", "nofile=9:5"], r#""ulimits": {"nofile": "9:5"}"#, "a soft limit above the hard one"),
         (&["--out", "a", "--out", "a"], r#""outputs": ["a", "a"]"#, r#"the output "a" is named twice"#),
         (
             &["--out", "a=s3://data/k", "--out", "c=s3://data/k", "--role", "r"],
@@ -129,7 +126,7 @@ async fn what_says_nothing_or_two_things_is_refused_as_an_option_and_in_a_line()
         assert!(error.is::<UsageError>() && error.to_string().contains(&about_fields(says)), "{line}: {error}");
         in_lines += 1;
     }
-    assert_eq!((as_options, in_lines), (38, 38));
+    assert_eq!((as_options, in_lines), (35, 35));
 }
 
 /// Commands that do nothing, and options that only one of the two ways has.
@@ -163,7 +160,6 @@ async fn an_empty_command_and_a_value_that_is_given_twice_are_refused() {
         (&["--env", "A=1", "--env", "A=2"][..], "--env gives A twice"),
         (&["--secret", "A=/x", "--secret", "A=/y"], "--secret gives A twice"),
         (&["--secret-file", "A=/x", "--secret-file", "A=/y"], "--secret-file gives A twice"),
-        (&["--ulimit", "nofile=1", "--ulimit", "nofile=2"], "--ulimit gives nofile twice"),
         (&["--in", "s3://data/a", "--in", "s3://more/a"], "two inputs have the name a"),
         (&["--env-file", "/dev/zero"], "/dev/zero has more than 4 MiB"),
     ] {

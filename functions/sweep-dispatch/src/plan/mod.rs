@@ -1,7 +1,7 @@
 //! The decision of a scheduled sweep: which handles are due, and what happens to each. Pure.
 //!
 //! Guarantees: a container is marked only after its alloc is final, and a cache only after it was unused for
-//! its time; a handle that an operator keeps is not marked; the next look at a row is at most a day ahead.
+//! its time; the next look at a row is at most a day ahead.
 //! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
 use crate::actions::SweepAction;

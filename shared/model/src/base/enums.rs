@@ -381,9 +381,6 @@ string_enums! {
         Hold = "hold",
         /// An operator lets a node run again.
         Resume = "resume",
-        Keep = "keep",
-        /// An operator no longer keeps a handle.
-        Unkeep = "keep_undone",
         Release = "release",
         /// An operator said how many nodes another scheduler needs.
         DemandSet = "demand_set",

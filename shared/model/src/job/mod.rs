@@ -15,6 +15,5 @@ pub mod spec;
 pub(crate) mod standing;
 pub mod stored;
 pub mod tries;
-pub mod ulimits;
 pub mod usage;
 pub mod work;

@@ -13,7 +13,6 @@ use crate::files::{self, Output, Pattern};
 use crate::image::is_image_reference;
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
-use crate::ulimits::{self, Ulimits};
 use crate::{Checkpoint, ImageDigest, Inputs, Pack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -60,9 +59,6 @@ pub struct Work {
     pub caches: Vec<String>,
     /// How long the alloc may run, in seconds; 0 for no limit.
     pub timeout_s: u64,
-    /// Limits of single resources.
-    #[serde(skip_serializing_if = "Ulimits::is_empty")]
-    pub ulimits: Ulimits,
     /// The role that the job takes in AWS, by its name; `None` for no rights there.
     pub role: Option<String>,
     /// Variables whose values are secrets, each with the place of its secret.
@@ -122,7 +118,6 @@ impl Work {
             "--entrypoint is for a job with --image: the command of another job is run as it is".into()
         });
         self.check_caches(mistakes);
-        ulimits::check(&self.ulimits, mistakes);
         self.check_rights(env, mistakes);
         self.check_pack(mistakes);
         files::check(&self.inputs, &self.outputs, self.role.is_some(), mistakes);

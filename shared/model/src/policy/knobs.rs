@@ -177,7 +177,7 @@ pub const KNOBS: &[Knob] = knobs! {
         "a handle counts as gone after it was missing from reports for this time";
     "sweep.creating_s", KnobKind::Whole(1, DAY_S), "600": "a new handle must appear within this time";
     "sweep.failed_keep_s", KnobKind::Whole(0, DAY_S), "3600":
-        "what a failed alloc left on its node is kept for this time; `nodekeeper keep` keeps it longer";
+        "what a failed alloc left on its node is kept for this time";
     "sweep.cache_unused_s", SECONDS, "86400":
         "a cache is destroyed after it was unused for this time";
     "sweep.max_in_flight", KnobKind::Whole(1, 1000), "20":

@@ -4,7 +4,7 @@
 //!   cache: placed              a report lists it           unused, or kept long enough
 //!  ────────▶ creating ───────────────────────▶ live ───────────────────────────────▶ destroying
 //!   failed      │                               │ ▲                                      │ ▲
-//!   alloc       │ kept long enough              │ │ kept by an operator                  │ │ alloc ended
+//!   alloc       │ kept long enough              │ │ used by a live alloc                 │ │ alloc ended
 //!               └───────────────▶ destroying    │ │                                      │ a newer
 //!                                               │ unknown ──▶ destroying (listed twice)  │ report does
 //!                                               │                                        ▼ not list it
@@ -52,9 +52,6 @@ pub struct Handle {
     pub missing_reported_at: Option<Time>,
     /// The number of the report that first listed the handle as unknown.
     pub unknown_report_no: Option<u64>,
-    /// Whether an operator keeps the handle from being destroyed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keep: bool,
     /// When sweep-dispatch looks at the handle next; at most a day ahead.
     pub due_at: Time,
     /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the node's record
@@ -117,8 +114,7 @@ pub enum Judgement {
     Appeared(Handle),
     /// The handle is missing, but not long enough to count as gone. Its row becomes this one.
     Missing(Handle),
-    /// The handle is missing, and its missing time does not grow: an operator keeps it, or the report came twice in a
-    /// millisecond.
+    /// The handle is missing, and its missing time does not grow: the report came twice, or again in the same millisecond.
     StillMissing,
     /// The handle was missing for too long: it counts as gone.
     Dropped,
@@ -180,7 +176,6 @@ impl Handle {
             missing_ms: None,
             missing_reported_at: None,
             unknown_report_no: None,
-            keep: false,
             due_at,
             expires_at: None,
         }
@@ -267,7 +262,7 @@ impl Handle {
     /// grows by no more than twice the usual time between reports: in the rest of the gap, the node was silent or not
     /// ready.
     fn missing(&self, rules: ReportRules, now: Time) -> Judgement {
-        if self.keep || (rules.is_repeat && self.missing_reported_at.is_some()) {
+        if rules.is_repeat && self.missing_reported_at.is_some() {
             return Judgement::StillMissing;
         }
         let usual_ms = rules.report.as_ms().saturating_mul(2);
@@ -281,14 +276,9 @@ impl Handle {
         if after == *self { Judgement::StillMissing } else { Judgement::Missing(after) }
     }
 
-    /// An unknown handle that an operator keeps becomes live: a job may use it. Any other report number counts as a
-    /// second report. A lower number is from a later incarnation, because within one incarnation a lower number is
-    /// refused as stale.
+    /// Any other report number counts as a second report. A lower number is from a later incarnation, because within one
+    /// incarnation a lower number is refused as stale.
     fn listed_unknown(&self, rules: ReportRules) -> Judgement {
-        if self.keep {
-            let live = Self { state: HandleState::Live, unknown_report_no: None, ..self.clone() };
-            return Judgement::Appeared(live);
-        }
         let first = self.unknown_report_no == Some(rules.report_no);
         if first { Judgement::Unchanged } else { Judgement::TwiceUnknown }
     }
@@ -304,9 +294,6 @@ impl Handle {
         if self.state != HandleState::Gone && self.expires_at.is_some() {
             let after = Self { expires_at: None, due_at: now, ..self.clone() };
             return Due::Later(Box::new(after), Reason::NodeKnownAgain {});
-        }
-        if self.keep {
-            return tomorrow(Reason::KeptByOperator {});
         }
         match (self.state, self.alloc_id) {
             (HandleState::Gone, _) => Due::Forget(Reason::Destroyed {}),
@@ -379,17 +366,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_handle_is_destroyed_when_reported_again_and_lives_once_it_is_kept() {
+    fn an_unknown_handle_is_destroyed_when_reported_again() {
         let row = Handle { unknown_report_no: Some(3), ..handle(HandleState::Unknown) };
         let judged =
             |row: &Handle, report_no| row.reported(Sighting::Listed, ReportRules { report_no, ..RULES }, at(2));
         assert_eq!(judged(&row, 3), Judgement::Unchanged, "the same report once more");
         assert_eq!(judged(&row, 4), Judgement::TwiceUnknown);
         assert_eq!(judged(&row, 1), Judgement::TwiceUnknown, "the first report of another incarnation");
-        let kept = Handle { keep: true, ..row };
-        let live = Handle { state: HandleState::Live, unknown_report_no: None, ..kept.clone() };
-        assert_eq!(judged(&kept, 4), Judgement::Appeared(live.clone()));
-        assert_eq!(live.reported(Sighting::NotListed, RULES, at(2)), Judgement::StillMissing);
     }
 
     #[test]

@@ -224,7 +224,6 @@ reasons! {
     ForeignHandles "foreign_handles" { handles: usize, shown: String } = "{handles} handles carry the label of another node ({shown}): they stay while that node lives";
     /// The node was told to destroy handles and still has them.
     HandlesStay "handles_stay" { handles: usize, shown: String, why: String } = "its agent cannot remove {handles} handles ({shown}): {why}";
-    KeptByOperator "kept_by_operator" {} = "an operator keeps it";
     Destroyed "destroyed" {} = "destroyed a while ago";
     /// The node has not confirmed the destruction.
     WaitsForReport "waits_for_report" {} = "waits for its node's report";

@@ -401,7 +401,6 @@ mod tests {
         let handle = Handle {
             deadline_at: Some(model::time::Time::from_ms(i64::MIN)),
             missing_ms: Some(-1),
-            keep: true,
             ..Handle::new(fixtures::node_id(1), "c".into(), kind, state, u64::MAX, at(0))
         };
         assert_eq!(from_item::<Handle>(Table::Handles, &handle_row(&handle)).unwrap(), handle);

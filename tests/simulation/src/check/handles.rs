@@ -1,6 +1,6 @@
 //! The invariants of handles: containers and volumes on the nodes.
 
-use super::{Check, RUN, SLACK, alloc_id, count, is_final, is_true, node_id, set, text, time};
+use super::{Check, RUN, SLACK, alloc_id, count, is_final, node_id, set, text, time};
 use crate::caller::{Caller, Kind};
 use crate::core::lock;
 use crate::database::Model;
@@ -52,7 +52,7 @@ impl Check {
     }
 
     /// A handle is marked for destruction only if its alloc is final, or if an earlier report also listed the handle as
-    /// unknown. A handle that an operator keeps is never marked.
+    /// unknown.
     fn invariant_only_what_is_over_is_marked(
         &self,
         caller: &Caller,
@@ -67,9 +67,6 @@ impl Check {
         let rule = "invariant_only_what_is_over_is_marked";
         // The end of an alloc makes the row of its handle, marked from the beginning.
         let before = before.unwrap_or(after);
-        if is_true(before, "keep") {
-            self.broken(rule, format!("it is kept: {before:?}"));
-        }
         // (After a restore, an alloc's id may be given a second time, on another node.)
         let alloc = alloc_id(before).and_then(|id| model.get(&alloc_key(id)));
         // If handles and allocs were restored to different moments, the rows may not show which allocs are live. The
@@ -180,7 +177,7 @@ impl Check {
     /// failed.
     fn invariant_what_is_over_is_not_put_off(&self, model: &Model, before: Option<&Item>, after: Option<&Item>) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        let there = matches!(text(after, "state"), Some("creating" | "live")) && !is_true(after, "keep");
+        let there = matches!(text(after, "state"), Some("creating" | "live"));
         let alloc = alloc_id(after).and_then(|id| model.get(&alloc_key(id))).filter(|a| node_id(a) == node_id(after));
         let Some(alloc) = alloc.filter(|a| there && is_final(a) && !self.forgets(time(a, "placed_at"))) else { return };
         if self.was_spoiled(Table::Handles, after) {

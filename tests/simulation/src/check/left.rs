@@ -1,6 +1,6 @@
 //! What has not ended in a world: jobs, allocs, records, handles and instances.
 
-use super::{Check, is_ended, is_final, is_true, node_id, set, text, time};
+use super::{Check, is_ended, is_final, node_id, set, text, time};
 use crate::core::lock;
 use crate::database::Model;
 use crate::ec2::Real;
@@ -40,7 +40,7 @@ impl Check {
         (!left.is_empty()).then(|| left.join("\n  "))
     }
 
-    /// An ended alloc leaves nothing on its node, except what an operator keeps.
+    /// An ended alloc leaves nothing on its node.
     fn handles_of_ended_allocs(&self, model: &Model) -> Vec<String> {
         let mut left = Vec::new();
         for ground in lock(&self.seen).by_node.values() {
@@ -48,8 +48,7 @@ impl Check {
             for handle in &ground.handles {
                 let Ok(id) = handle.parse::<AllocId>() else { continue };
                 let row = model.get(&handle_key(ground.node_id, handle));
-                let kept = row.is_some_and(|r| is_true(r, "keep"));
-                if !kept && model.get(&alloc_key(id)).is_none_or(|a| is_final(a)) {
+                if model.get(&alloc_key(id)).is_none_or(|a| is_final(a)) {
                     left.push(format!("handle {handle} is still on {}: {row:?}", ground.node_id));
                 }
             }
@@ -57,10 +56,10 @@ impl Check {
         left
     }
 
-    /// A live row has its handle on the node. Tombstones and kept rows need none.
+    /// A live row has its handle on the node. Tombstones need none.
     fn rows_without_a_handle(&self, model: &Model) -> Vec<String> {
         let mut left = Vec::new();
-        for row in model.rows(Table::Handles).filter(|r| text(r, "state") != Some("gone") && !is_true(r, "keep")) {
+        for row in model.rows(Table::Handles).filter(|r| text(r, "state") != Some("gone")) {
             let ground = node_id(row).and_then(|node| lock(&self.seen).by_node.get(&node).cloned());
             let handle = text(row, "handle").unwrap_or_default();
             if ground.is_some_and(|g| !lock(&g).handles.contains(handle)) {

@@ -5,12 +5,12 @@ use super::World;
 use crate::core::{Fault, lock};
 use crate::database::Backup;
 use model::control::{BrakeState, PolicyRow};
-use model::{BrakeKind, ControlKey, Intent, JobId, JobState, NodeId, Pause, Policy, Span};
+use model::{BrakeKind, ControlKey, Intent, JobId, JobState, Pause, Policy, Span};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Row, Table, change_handle, insert_handle};
+use store::Table;
 use tokio::time::sleep;
 
 impl World {
@@ -104,9 +104,6 @@ impl World {
         }
         if core.happens(Fault::OperatorPauses) {
             self.pause_some().await;
-        }
-        if core.happens(Fault::OperatorKeeps) {
-            self.keep_one(true).await;
         }
     }
 
@@ -223,32 +220,6 @@ impl World {
         }
     }
 
-    async fn keep_one(&self, keep: bool) {
-        let name = |row: &Row, of: &str| row.get(of).and_then(|v| v.as_s().ok().cloned());
-        let keys: Vec<(NodeId, String)> = {
-            let model = lock(&self.tables.model);
-            let with_row = model.rows(Table::Handles).map(|r| (name(r, "node_id"), name(r, "handle")));
-            let of_allocs = model.rows(Table::Allocs).map(|r| (name(r, "node_id"), name(r, "alloc_id")));
-            let named = with_row.chain(of_allocs.filter(|_| keep));
-            named.filter_map(|(node, handle)| Some((node?.parse().ok()?, handle?))).collect()
-        };
-        let some = if keep { self.core.one_of(&keys).cloned().into_iter().collect() } else { keys };
-        for (node, handle) in some {
-            let write = match self.store.handle(node, &handle).await {
-                Ok(Some(row)) if row.keep != keep => change_handle(&row, &model::Handle { keep, ..row.clone() }),
-                Ok(None) if keep => {
-                    let Ok(Some(record)) = self.store.node(node.slot()).await else { continue };
-                    let Some(life) = record.life().filter(|life| life.node_id == node) else { continue };
-                    let Some(id) = life.allocs.iter().find(|id| id.to_string() == handle) else { continue };
-                    let row = model::Handle::of_alloc(node, *id, life.seq, self.core.now() + Span::from_s(80_000));
-                    insert_handle(&model::Handle { state: model::HandleState::Live, keep, ..row })
-                }
-                _ => continue,
-            };
-            let _ = self.store.apply(&write).await;
-        }
-    }
-
     async fn release(&self, kinds: &[BrakeKind]) {
         let now = self.core.now();
         for kind in kinds {
@@ -304,7 +275,6 @@ impl World {
                 }
             }
         }
-        self.keep_one(false).await;
     }
 }
 
