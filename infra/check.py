@@ -2,7 +2,7 @@
 """Compares infra/template.yaml and infra/notify.yaml (and lints infra/accounting.yaml) with the rest of the project and with what AWS accepts. Runs offline.
 
     pip install -r infra/requirements.txt
-    nodekeeper init --print-contract > contract.json
+    nodekeeper contract > contract.json
     infra/check.py --contract contract.json         prints one line for each finding, exits 1 if there is one
     infra/check.py --print-policies ClusterName=c   prints what each role allows, with values worked out
 
@@ -170,7 +170,7 @@ def choices(of_notify: bool = False) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Contract:
-    """What `nodekeeper init --print-contract` prints: the tables, functions, metrics and job events of the project."""
+    """What `nodekeeper contract` prints: the tables, functions, metrics and job events of the project."""
 
     tables: list[dict[str, Any]]
     functions: list[Function]
@@ -701,7 +701,7 @@ def documents(text: str, parameters: dict[str, Any]) -> dict[str, list[dict[str,
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Checks infra/template.yaml, offline.")
     arguments.add_argument(
-        "--contract", help="what `nodekeeper init --print-contract` prints; - for standard input"
+        "--contract", help="what `nodekeeper contract` prints; - for standard input"
     )
     arguments.add_argument("--template", type=Path, default=TEMPLATE)
     arguments.add_argument(
@@ -713,7 +713,7 @@ def main() -> int:
         print(json.dumps(documents(options.template.read_text(), dict(options.print_policies))))
         return 0
     if options.contract is None:
-        arguments.error("--contract is needed: give what `nodekeeper init --print-contract` prints")
+        arguments.error("--contract is needed: give what `nodekeeper contract` prints")
 
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants mistakes in infra/template.yaml, infra/notify.yaml and the contract, and proves that `check.py` finds each of them.
 
-    nodekeeper init --print-contract > contract.json
+    nodekeeper contract > contract.json
     infra/mistakes.py --contract contract.json                        the chosen mistakes, and 12 drawn ones of each kind
     infra/mistakes.py --contract contract.json --draw 200 --seed 7    other drawn ones
 
@@ -523,7 +523,7 @@ def missed(which: int | Drawn, document: dict[str, Any]) -> str | None:
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Proves that infra/check.py finds mistakes, offline.")
     arguments.add_argument(
-        "--contract", required=True, help="what `nodekeeper init --print-contract` prints; - for standard input"
+        "--contract", required=True, help="what `nodekeeper contract` prints; - for standard input"
     )
     arguments.add_argument("--draw", type=int, default=12, help="how many mistakes of each kind are drawn")
     arguments.add_argument("--kind", help="draw only mistakes of this kind: add, choose, delete, ignore, open, weaken, …")

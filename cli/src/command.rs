@@ -5,7 +5,7 @@
 use crate::commands::batch;
 use crate::commands::operate::{cancel, demand, exec, handles, waiting};
 use crate::commands::output::{fetch, logs};
-use crate::commands::set_up::{doctor, down, init, policy, sizes, teardown, up};
+use crate::commands::set_up::{contract, doctor, down, policy, sizes, teardown, up};
 use crate::commands::show::{cost, history, job, jobs, nodes, plan, shares, status};
 use crate::commands::submit::{self, job_file};
 use crate::commands::watch;
@@ -21,8 +21,8 @@ pub enum Command {
     Up(Box<up::UpArgs>),
     /// Look for what keeps an account from having a cluster, or a cluster from working
     Doctor(doctor::DoctorArgs),
-    /// Create the tables at a local or test endpoint (in AWS the stack creates them)
-    Init(init::InitArgs),
+    /// Print the tables, functions, metrics and the fields of a job's event as JSON; needs no cluster
+    Contract,
     /// Check, store and show the policy
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -113,7 +113,7 @@ pub async fn run(command: Command, context: &mut Context<'_>) -> anyhow::Result<
     match command {
         Command::Up(args) => up::run(context, &args).await,
         Command::Doctor(args) => doctor::run(context, &args).await,
-        Command::Init(args) => init::run(context, &args).await.map(done),
+        Command::Contract => contract::print(context).map(done),
         Command::Policy(command) => policy::run(context, &command).await,
         Command::Submit(args) => match &args.file {
             Some(file) => job_file::run(context, &args, file).await,

@@ -4,7 +4,7 @@
 //! stored in a `--data` file stays unless another one is given. Two stacks never use the same `--data` file.
 
 use super::access::Gates;
-use super::dynamo;
+use super::{dynamo, tables};
 use anyhow::{Context as _, anyhow};
 use aws_sdk_dynamodb::Client;
 use listener::Callers;
@@ -68,7 +68,7 @@ pub(super) async fn start(
         }
     });
     let dynamo = Dynamo::new(Client::new(&access.sdk_config(at)), cluster);
-    dynamo.create_tables().await?;
+    tables::make(&dynamo).await?;
     Ok((Store::new(Arc::new(dynamo)), told))
 }
 
@@ -135,7 +135,7 @@ mod tests {
         let cluster: ClusterName = "t".parse().unwrap();
         let wrong = Client::new(&Gates::of_test().sdk_config(at));
         let (store, _) = start(None, cluster.clone(), &access, listener, at, &mut tasks).await.unwrap();
-        let refused = Dynamo::new(wrong, cluster).create_tables().await.unwrap_err().to_string();
+        let refused = tables::make(&Dynamo::new(wrong, cluster)).await.unwrap_err().to_string();
         assert!(refused.contains("load the environment file"), "{refused}");
         let first = store_policy(&store, None).await.unwrap();
         let mut other = first.clone();

@@ -20,7 +20,7 @@
 //! | `directory`, `environment` | the working directory and its lock, the environment file |
 //! | `access` | the credentials of this start, and the checks at every port |
 //! | `dynamo` | the embedded DynamoDB over HTTP |
-//! | `database`, `region` | the embedded DynamoDB, what EC2 offers |
+//! | `database`, [`tables`], `region` | the embedded DynamoDB, its tables, what EC2 offers |
 //! | `functions`, `function_urls` | the functions: their runs and schedules, and the URLs that agents call |
 //! | `wake` | the schedules of functions that run elsewhere |
 //! | `triggers` | what AWS does with the tables' streams |
@@ -42,6 +42,7 @@ mod ports;
 mod region;
 mod run;
 mod stack;
+pub mod tables;
 mod terminal;
 
 pub use args::{LocalArgs, LocalEnv};

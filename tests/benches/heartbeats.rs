@@ -30,6 +30,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use nodekeeper_cli::local::tables;
 use store::{Answer, Db, DbError, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 use tokio::task::JoinSet;
 
@@ -85,7 +86,7 @@ async fn database(nodes: u32) -> (String, Store, Policy) {
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
     let dynamo = meter::dynamo(&url, cluster());
-    dynamo.create_tables().await.unwrap();
+    tables::make(&dynamo).await.unwrap();
     let store = Store::new(Arc::new(dynamo));
     let mut document = example_json();
     document["nodes"] = json!({"max": nodes, "min": nodes});

@@ -34,6 +34,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+use nodekeeper_cli::local::tables;
 use store::{
     Answer, Db, DbError, Dynamo, Effect, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError,
 };
@@ -328,7 +329,7 @@ async fn apart(args: &[String]) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { dynoxide::server::serve_on(listener, dynoxide::Database::memory().unwrap()).await });
-    dynamo(&url).create_tables().await.unwrap();
+    tables::make(&dynamo(&url)).await.unwrap();
     let mut run = tokio::process::Command::new(std::env::current_exe().unwrap());
     let status = run.arg("--measure").arg(&url).args(args).env("RUST_LOG", "off").status().await.unwrap();
     assert!(status.success());

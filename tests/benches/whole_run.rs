@@ -177,7 +177,7 @@ async fn case(case: &str, nodes: u32, latency: Option<ec2_stand_in::Latency>) ->
     document["stale"] = json!({"orphan_brake_min": nodes});
     let policy = Policy::from_json(&document).unwrap();
     let tables = dynamo(&dynamo_url);
-    tables.create_tables().await.unwrap();
+    nodekeeper_cli::local::tables::make(&tables).await.unwrap();
     fill(case, nodes, &tables, &ec2(&ec2_url), &policy).await;
     clock_ms.store(at(NOW_S).as_ms(), Ordering::SeqCst);
     stand_in.advance();

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use nodekeeper_cli::local::tables;
 use store::{Dynamo, Store};
 
 pub fn root() -> PathBuf {
@@ -208,7 +209,7 @@ async fn nightly_poll_and_scale_passes_with_moto_for_ec2() {
 async fn the_tables_are_as_defined() {
     let (cluster, client) = (fresh_cluster(), dynamo_client(dynamo_url()));
     let dynamo = Dynamo::new(client.clone(), cluster.clone());
-    assert_eq!(dynamo.create_tables().await.unwrap().len(), store::TABLES.len());
+    assert_eq!(tables::make(&dynamo).await.unwrap().len(), store::TABLES.len());
     let _ = Store::new(Arc::new(dynamo));
     for definition in store::TABLES {
         let name = format!("{cluster}-{}", definition.table.suffix());

@@ -31,7 +31,7 @@ impl Served {
             .build();
         let dynamo = Dynamo::new(aws_sdk_dynamodb::Client::from_conf(config), "test".parse().unwrap());
         if tables {
-            dynamo.create_tables().await.unwrap();
+            crate::local::tables::make(&dynamo).await.unwrap();
         }
         let store = Store::new(Arc::new(dynamo));
         let source = ViewSource {

@@ -75,7 +75,7 @@ pub struct Segment {
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
     #[error(
-        "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the tables (`nodekeeper init`, or deploy the stack)"
+        "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the cluster (`nodekeeper up`)"
     )]
     NoTable(String),
     #[error(

@@ -6,17 +6,15 @@
 //! Does not: decide what to read or write.
 
 use crate::db::{Answer, Db, DbError, Page, PageKey, Query, Row, Scan, WriteError};
-use crate::tables::{Definition, EXPIRES, KeyAttribute, KeySchema, KeyType, TABLES, Table};
+use crate::tables::Table;
 use crate::write::{Aliases, Effect, Item, Key, Write};
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, CancellationReason, ConditionCheck, Delete, GlobalSecondaryIndex,
-    KeySchemaElement, KeyType as SdkKeyType, KeysAndAttributes, Projection, ProjectionType, Put, PutRequest,
-    ReturnValue, ReturnValuesOnConditionCheckFailure, ScalarAttributeType, TimeToLiveSpecification, TransactWriteItem,
-    Update, WriteRequest,
+    CancellationReason, ConditionCheck, Delete, KeysAndAttributes, Put, PutRequest, ReturnValue,
+    ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update, WriteRequest,
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
@@ -83,75 +81,12 @@ impl Dynamo {
         &self.cluster
     }
 
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn name(&self, table: Table) -> String {
         format!("{}-{}", self.cluster, table.suffix())
-    }
-
-    /// Makes the tables that do not exist yet, and returns their names. For a local or test endpoint: in AWS
-    /// the stack makes the tables.
-    pub async fn create_tables(&self) -> Result<Vec<String>, DbError> {
-        let mut made = Vec::new();
-        for definition in TABLES {
-            let name = self.name(definition.table);
-            match self.create_table(definition, &name).await {
-                Ok(()) => made.push(name),
-                Err(DbError::Refused { code, .. }) if code == "ResourceInUseException" => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(made)
-    }
-
-    async fn create_table(&self, definition: &Definition, name: &str) -> Result<(), DbError> {
-        let operation = "CreateTable";
-        let wrong = unbuilt(operation);
-        let mut attributes: Vec<KeyAttribute> = Vec::new();
-        for key in std::iter::once(definition.key).chain(definition.indexes.iter().map(|i| i.key)) {
-            for attribute in std::iter::once(key.hash).chain(key.range) {
-                if !attributes.contains(&attribute) {
-                    attributes.push(attribute);
-                }
-            }
-        }
-        let mut request = self.client.create_table().table_name(name).billing_mode(BillingMode::PayPerRequest);
-        for attribute in attributes {
-            let kind = match attribute.kind {
-                KeyType::Number => ScalarAttributeType::N,
-                KeyType::Text => ScalarAttributeType::S,
-            };
-            let built = AttributeDefinition::builder().attribute_name(attribute.name).attribute_type(kind).build();
-            request = request.attribute_definitions(built.map_err(wrong)?);
-        }
-        for element in schema(definition.key).map_err(wrong)? {
-            request = request.key_schema(element);
-        }
-        for index in definition.indexes {
-            let projection = match index.projected {
-                None => Projection::builder().projection_type(ProjectionType::KeysOnly),
-                Some(names) => Projection::builder()
-                    .projection_type(ProjectionType::Include)
-                    .set_non_key_attributes(Some(names.iter().map(|n| (*n).to_owned()).collect())),
-            };
-            let built = GlobalSecondaryIndex::builder()
-                .index_name(index.name)
-                .set_key_schema(Some(schema(index.key).map_err(wrong)?))
-                .projection(projection.build())
-                .build();
-            request = request.global_secondary_indexes(built.map_err(wrong)?);
-        }
-        request.send().await.map_err(|e| db_error(operation, name, &e))?;
-        if definition.expires {
-            let ttl =
-                TimeToLiveSpecification::builder().enabled(true).attribute_name(EXPIRES).build().map_err(wrong)?;
-            self.client
-                .update_time_to_live()
-                .table_name(name)
-                .time_to_live_specification(ttl)
-                .send()
-                .await
-                .map_err(|e| db_error("UpdateTimeToLive", name, &e))?;
-        }
-        Ok(())
     }
 
     fn transact_item(&self, write: &Write) -> Result<TransactWriteItem, DbError> {
@@ -191,16 +126,6 @@ fn some<K, V>(map: HashMap<K, V>) -> Option<HashMap<K, V>> {
 /// The error when the SDK refuses to build a request.
 fn unbuilt(operation: &'static str) -> impl Fn(BuildError) -> DbError + Copy {
     move |e| DbError::Refused { operation, code: "BuildError".into(), message: e.to_string() }
-}
-
-fn schema(key: KeySchema) -> Result<Vec<KeySchemaElement>, BuildError> {
-    let element =
-        |name: &str, kind: SdkKeyType| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
-    let mut elements = vec![element(key.hash.name, SdkKeyType::Hash)?];
-    if let Some(range) = key.range {
-        elements.push(element(range.name, SdkKeyType::Range)?);
-    }
-    Ok(elements)
 }
 
 fn db_error<E, R>(operation: &'static str, table: &str, error: &SdkError<E, R>) -> DbError

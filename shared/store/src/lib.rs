@@ -46,7 +46,7 @@ pub use search::JobIds;
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
 pub use tables::{
-    DUE, Definition, ENDED, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES, Table,
+    DUE, Definition, ENDED, EXPIRES, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES, Table,
 };
 pub use together::Attempts;
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

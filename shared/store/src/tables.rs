@@ -77,7 +77,7 @@ const fn range_key(hash: KeyAttribute, range: KeyAttribute) -> KeySchema {
 }
 
 /// The attribute of the time to live, in epoch **seconds**.
-pub(super) const EXPIRES: &str = "expires_at";
+pub const EXPIRES: &str = "expires_at";
 
 /// Jobs that have not ended, in the order of the queue, and jobs that have ended, by the time of their end. Placing and
 /// regrouping jobs count as placed.

@@ -17,6 +17,7 @@ use model::{
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use nodekeeper_cli::local::tables;
 use store::{
     Dynamo, End, Pulse, Store, change_handle, delete, delete_handle, insert_handle, no_live_allocs, silent_since,
 };
@@ -82,11 +83,11 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
 
 async fn tables_are_made_once(url: &str) {
     let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
-    assert_eq!(dynamo.create_tables().await.unwrap().len(), store::TABLES.len());
-    assert_eq!(dynamo.create_tables().await.unwrap(), Vec::<String>::new());
+    assert_eq!(tables::make(&dynamo).await.unwrap().len(), store::TABLES.len());
+    assert_eq!(tables::make(&dynamo).await.unwrap(), Vec::<String>::new());
     let missing = Store::new(Arc::new(Dynamo::new(dynamo_client(url), "no-such".parse().unwrap())));
     let error = missing.nodes().await.unwrap_err().to_string();
-    assert!(error.contains("no-such-nodes does not exist") && error.contains("nodekeeper init"), "{error}");
+    assert!(error.contains("no-such-nodes does not exist") && error.contains("nodekeeper up"), "{error}");
 }
 
 async fn a_version_is_written_once(place: Place<'_>) {

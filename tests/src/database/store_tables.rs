@@ -6,6 +6,7 @@ use model::{Handle, Job, JobSpec, NodeRecord, Span};
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::sync::Arc;
+use nodekeeper_cli::local::tables;
 use store::Retention;
 use store::placing::Placing;
 use store::{Db, Dynamo, Store};
@@ -33,7 +34,7 @@ impl Place<'_> {
         match self {
             Self::Url(url) => {
                 let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
-                dynamo.create_tables().await.unwrap();
+                tables::make(&dynamo).await.unwrap();
                 Arc::new(dynamo)
             }
             Self::Embedded => Arc::new(Embedded::new().unwrap()),

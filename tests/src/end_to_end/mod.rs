@@ -234,7 +234,7 @@ fn missing_tables_give_a_clear_error() {
     let output = Command::new(program("nodekeeper")).args(["jobs"]).envs(env).output().unwrap();
     let said = text(&output);
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("elsewhere-control does not exist") && said.contains("nodekeeper init"), "{said}");
+    assert!(said.contains("elsewhere-control does not exist") && said.contains("nodekeeper up"), "{said}");
 }
 
 /// No function runs, so the job waits. The page says the same as the command.

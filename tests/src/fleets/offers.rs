@@ -17,6 +17,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use nodekeeper_cli::local::tables;
 use store::{Dynamo, Store};
 use tokio::net::TcpListener;
 
@@ -274,7 +275,7 @@ async fn other_partitions_have_no_prices() {
 async fn clean_stale_records_keeps_what_aws_offers() {
     let (cluster, (_stand_in, ec2)) = (fresh_cluster(), serve(two_zones()).await);
     let dynamo = Dynamo::new(dynamo_client(dynamo_url()), cluster.clone());
-    dynamo.create_tables().await.unwrap();
+    tables::make(&dynamo).await.unwrap();
     let store = Store::new(Arc::new(dynamo));
     set_policy(&store, &Policy::from_json(&example_json()).unwrap()).await;
     let env = FunctionEnvironment {

@@ -1,8 +1,8 @@
 //! Commands that set a cluster up and take it down: stack, tables, policy, sizes.
 
+pub(crate) mod contract;
 pub(crate) mod doctor;
 pub(crate) mod down;
-pub(crate) mod init;
 mod network;
 pub(crate) mod policy;
 mod release;

@@ -24,6 +24,7 @@ mod stored;
 
 use crate::command::{Command, run};
 use crate::console::{Cluster, Context, Exit, Person, Reach, Screen, UsageError};
+use crate::local::tables;
 use crate::view::NextRun;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
@@ -246,7 +247,7 @@ impl World {
 
     pub(crate) async fn new() -> Self {
         let world = Self::empty().await;
-        world.cluster.dynamo.create_tables().await.unwrap();
+        tables::make(&world.cluster.dynamo).await.unwrap();
         world
     }
 

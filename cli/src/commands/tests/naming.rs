@@ -260,13 +260,13 @@ async fn a_watch_survives_failed_looks_and_ends_after_many() {
     let world = World::empty().await;
     let said = watched(&world, Screen::Pipe, &["jobs", "--watch"], 99, async |n| {
         if n == 2 {
-            world.cluster.dynamo.create_tables().await.unwrap();
+            tables::make(&world.cluster.dynamo).await.unwrap();
         }
     });
     let failing = World::empty().await;
     let never = watched(&failing, Screen::Pipe, &["jobs", "--watch"], 99, async |_| {}).await;
     assert_eq!(never.out.matches("looking again").count(), 4, "{}", never.out);
-    assert!(never.error().contains("nodekeeper init"));
+    assert!(never.error().contains("nodekeeper up"));
     let said = said.await;
     assert_eq!(said.out.matches("looking again").count(), 2, "{}", said.out);
     assert_eq!(said.result.unwrap(), Exit::Done);

@@ -14,7 +14,7 @@ use store::Effect;
 /// deployed cluster. Who makes, ends or examines a whole stack has the rights of its account.
 fn who(command: &Command) -> Option<&'static str> {
     match command {
-        Command::Init(_)
+        Command::Contract
         | Command::Policy(PolicyCommand::Check(_))
         | Command::Up(_)
         | Command::Down(_)

@@ -1,25 +1,18 @@
-//! `init`, `policy`, and commands that cannot reach their cluster.
+//! `policy`, and commands that cannot reach their cluster.
 
 use super::*;
 
 #[tokio::test]
-async fn init_creates_only_missing_tables() {
-    let world = World::empty().await;
-    let said = world.run(&["jobs"]).await.error();
-    assert!(said.contains("test-control") && said.contains("nodekeeper init"), "{said}");
-    let made = world.run(&["init"]).await.done();
-    assert_eq!(
-        made.lines().collect::<Vec<_>>(),
-        ["test-nodes", "test-jobs", "test-allocs", "test-handles", "test-control", "test-events"]
-    );
-    assert_eq!(world.run(&["init"]).await.done(), "nothing changed: every table is there\n");
+async fn a_cluster_without_tables_is_told_how_to_get_them() {
+    let said = World::empty().await.run(&["jobs"]).await.error();
+    assert!(said.contains("test-control") && said.contains("nodekeeper up"), "{said}");
 }
 
 #[tokio::test]
 async fn commands_that_need_no_cluster_do_not_connect() {
     let dir = tempfile::tempdir().unwrap();
     let state = file(&dir, "state", "");
-    for line in [&["init", "--print-contract"][..], &["policy", "show", "--defaults"], &["plan", "--state", &state]] {
+    for line in [&["contract"][..], &["policy", "show", "--defaults"], &["plan", "--state", &state]] {
         let mut context = Context {
             colours: false,
             err_screen: Screen::Pipe,

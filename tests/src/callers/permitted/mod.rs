@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use nodekeeper_cli::local::tables;
 use store::Store;
 
 /// A cluster in the account: the functions with their roles, and nodes with the agent's real protocol.
@@ -63,7 +64,7 @@ impl Fleet {
         let now = Time::from_ms(jiff::Timestamp::now().as_millisecond());
         let (nodes, dead) = (BTreeMap::new(), BTreeSet::new());
         let fleet = Self { account, cluster, policy, settings, now, steps: 0, nodes, dead };
-        fleet.account.dynamo(&Account::owner()).create_tables().await.unwrap();
+        tables::make(&fleet.account.dynamo(&Account::owner())).await.unwrap();
         fleet.set_policy().await;
         fleet
     }

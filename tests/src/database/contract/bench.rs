@@ -7,6 +7,7 @@ use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+use nodekeeper_cli::local::tables;
 use store::{
     Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError,
 };
@@ -135,7 +136,7 @@ impl Bench {
 
     pub async fn with_sdk(name: &'static str, url: &str, emulator: Option<Emulator>) -> Self {
         let dynamo = Dynamo::new(dynamo_client(url), fresh_cluster());
-        dynamo.create_tables().await.unwrap();
+        tables::make(&dynamo).await.unwrap();
         let dbs: Vec<(_, Arc<dyn Db>)> = vec![(PLAIN, Arc::new(Plain::new())), (name, Arc::new(dynamo))];
         Self {
             dbs,
