@@ -41,8 +41,7 @@ def plain(text):
 
 # What a name or a default says already.
 EVIDENT = ("seconds", "milliseconds", "minutes", "days", "MiB", "GiB", "a number", "true or false", "US dollars an hour", "text",
-           "a name", "names", "a launch template", "a list of names of instance types", "the least and the most", "a list of days",
-           "a time of day", "a time zone")
+           "a name", "names", "a launch template", "a list of names of instance types", "the least and the most")
 
 
 def policy():

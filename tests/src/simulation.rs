@@ -468,7 +468,7 @@ fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
         ("one-type", include_str!("../../examples/policies/one-type.toml")),
         ("several-types", include_str!("../../examples/policies/several-types.toml")),
         ("spot", include_str!("../../examples/policies/spot.toml")),
-        ("spot-working-hours", include_str!("../../examples/policies/spot-working-hours.toml")),
+        ("spot-kept", include_str!("../../examples/policies/spot-kept.toml")),
     ];
     let mut usd = [0.0; 4];
     // On the spot market EC2 chooses among the types of a call, so one world alone says little about prices.
@@ -478,7 +478,7 @@ fn the_policies_of_the_examples_run_jobs_and_those_with_spot_fall_back() {
             assert_eq!((measured.done, measured.not_done), (3, 0), "{name}");
             *sum += measured.usd;
         }
-        // The world begins on Friday at 8:00 UTC. At that time the policy keeps four nodes.
+        // The policy keeps four nodes.
         let [.., spot, kept] = &measured[..] else { panic!("{measured:?}") };
         assert!(kept.most_nodes > spot.most_nodes && kept.waited(1.0) < spot.waited(0.5), "{spot:?} {kept:?}");
     }

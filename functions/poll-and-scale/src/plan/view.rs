@@ -79,7 +79,7 @@ impl<'a> View<'a> {
 
     /// How many nodes the policy keeps up at this time.
     pub(crate) fn minimum(&self) -> u32 {
-        self.observed.policy.minimum_at(self.now)
+        self.observed.policy.nodes.min
     }
 
     /// The limit that keeps this offering from being launched now.

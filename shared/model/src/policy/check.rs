@@ -5,9 +5,8 @@
 //! Does not: know what a knob means; the table does.
 
 use super::agent::{AGENT_FORM, AgentFile};
-use super::minimum::{DAYS, Minute, zone};
 use super::{
-    Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, MINIMUM_KNOBS, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,
+    Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,
     SeveralTypes, Size,
 };
 use crate::enums::{Arch, Market};
@@ -140,11 +139,11 @@ impl Checker {
         });
         let mut complete = Map::new();
         let sections: BTreeSet<&str> = KNOBS.iter().filter_map(|k| k.path.split_once('.')).map(|(s, _)| s).collect();
-        let is_known = |key: &str| matches!(key, "size" | "minimum" | "share") || sections.contains(key);
+        let is_known = |key: &str| matches!(key, "size" | "share") || sections.contains(key);
         for key in given.keys().filter(|k| !is_known(k)) {
             self.wrong(
                 key,
-                format!("is not a section; the sections are size, minimum, share, {}", join(sections.iter())),
+                format!("is not a section; the sections are size, share, {}", join(sections.iter())),
             );
         }
         for section in sections {
@@ -160,7 +159,6 @@ impl Checker {
         }
         let knobs = |size: &Value| if is_of_several(size) { SEVERAL_KNOBS } else { SIZE_KNOBS };
         complete.insert("size".into(), self.tables("size", given.get("size"), knobs));
-        complete.insert("minimum".into(), self.tables("minimum", given.get("minimum"), |_| MINIMUM_KNOBS));
         complete.insert("share".into(), self.tables("share", given.get("share"), |_| SHARE_KNOBS));
         Value::Object(complete)
     }
@@ -273,10 +271,6 @@ impl Checker {
         if policy.nodes.min > policy.nodes.max {
             self.wrong("nodes.min", format!("{} is more than nodes.max = {}", policy.nodes.min, policy.nodes.max));
         }
-        for (n, minimum) in policy.minimum.iter().enumerate().filter(|(_, m)| m.nodes > policy.nodes.max) {
-            let message = format!("{} is more than nodes.max = {}", minimum.nodes, policy.nodes.max);
-            self.wrong(&format!("minimum[{n}].nodes"), message);
-        }
         self.shares(policy);
         let mut names = BTreeSet::new();
         for size in &policy.size {
@@ -356,9 +350,6 @@ fn fits(kind: KnobKind, value: &Value) -> bool {
         KnobKind::InstanceTypes => {
             is_list(value, ..=MAX_PATTERNS, |text| is_plain_name(&text.replace('*', "x")).then_some(text))
         }
-        KnobKind::Days => is_list(value, 1.., |text| DAYS.contains(&text).then_some(text)),
-        KnobKind::TimeOfDay => value.as_str().is_some_and(|text| text.parse::<Minute>().is_ok()),
-        KnobKind::TimeZone => value.as_str().is_some_and(|name| zone(name).is_some()),
         KnobKind::Range(min, max) => value.as_array().is_some_and(|ends| {
             let ends: Vec<f64> = ends.iter().filter_map(Value::as_f64).collect();
             matches!(ends.as_slice(), [least, most] if min <= *least && least <= most && *most <= max)
@@ -429,9 +420,6 @@ fn allowed(kind: KnobKind) -> String {
         KnobKind::InstanceTypes => {
             format!("a list of at most {MAX_PATTERNS} names of instance types, each once, like [\"m7a.large\", \"c7*\"]")
         }
-        KnobKind::Days => format!("a list of days, each once, of {}", DAYS.join(", ")),
-        KnobKind::TimeOfDay => "a time of day from 00:00 to 24:00, like \"08:30\"".into(),
-        KnobKind::TimeZone => "the name of a time zone in the IANA database, like \"Europe/Berlin\"".into(),
         KnobKind::Range(min, max) => format!("[least, most], two numbers from {min} to {max}"),
         KnobKind::Roles => {
             "a list of ARNs of roles, each with another name, like [\"arn:aws:iam::123456789012:role/reader\"]".into()

@@ -1,4 +1,4 @@
-//! What a policy means at one moment: its sizes with what EC2 offers, its minimum at this hour, and the sizes that work fits on.
+//! What a policy means at one moment: its sizes with what EC2 offers, and the sizes that work fits on.
 //!
 //! Guarantees: the document of a policy is the same whatever the catalogue has.
 //! Does not: read the catalogue (`runtime::catalogue` does), or know whether a size may be launched now.
@@ -7,7 +7,7 @@ use super::size::Size;
 use super::types::Policy;
 use crate::enums::{Arch, Fallback, Market};
 use crate::machine::memory;
-use crate::{Capacity, Catalogue, CataloguePart, FailurePolicy, Machine, MachineNeed, Needs, Reason, RetryRule, Time};
+use crate::{Capacity, Catalogue, CataloguePart, FailurePolicy, Machine, MachineNeed, Needs, Reason, RetryRule};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -73,12 +73,6 @@ impl Policy {
     pub fn catalogue_wanted(&self) -> String {
         let of_sizes: Vec<_> = self.several.iter().map(|s| (&s.name, s.arch, &s.requirements)).collect();
         serde_json::to_string(&(of_sizes, &self.launch.subnets, &self.launch.reservations)).unwrap_or_default()
-    }
-
-    /// How many nodes are kept up at this time.
-    pub fn minimum_at(&self, now: Time) -> u32 {
-        let at_hours = self.minimum.iter().filter(|minimum| minimum.applies(now)).map(|minimum| minimum.nodes);
-        at_hours.fold(self.nodes.min, u32::max)
     }
 
     /// The capacity of a machine that jobs get. A share of its memory is for the system.

@@ -34,12 +34,6 @@ pub enum KnobKind {
     Ids(&'static str),
     /// A list of names of instance types, in which `*` is any text, each once.
     InstanceTypes,
-    /// A list of days of the week, each once, at least one.
-    Days,
-    /// A time of day, like `08:30`.
-    TimeOfDay,
-    /// The name of a time zone in the IANA database.
-    TimeZone,
     /// The least and the most, as a list of two numbers in this range.
     Range(f64, f64),
     TextTable,
@@ -231,16 +225,6 @@ pub const SHARE_KNOBS: &[Knob] = knobs! {
     "nodes", MOST, "null": "the most members of these jobs, each of which is on a node";
     "dollars_per_hour", KnobKind::Number(0.0, 1e6), "null":
         "the most that these jobs may cost in an hour, each by its part of its node";
-};
-
-/// Every knob of a `[[minimum]]`.
-pub const MINIMUM_KNOBS: &[Knob] = knobs! {
-    "nodes", KnobKind::Whole(0, SLOT_CEILING as i64), required: "nodes kept up at these hours, of the cheapest size";
-    "days", KnobKind::Days, r#"["mon", "tue", "wed", "thu", "fri", "sat", "sun"]"#:
-        "the days of the week on which the hours begin";
-    "from", KnobKind::TimeOfDay, "\"00:00\"": "when they begin";
-    "to", KnobKind::TimeOfDay, "\"24:00\"": "when they end: on the next day, if it is not after from";
-    "time_zone", KnobKind::TimeZone, "\"UTC\"": "whose clock it is, like \"Europe/Berlin\"";
 };
 
 // The knobs of both kinds of sizes.

@@ -9,7 +9,6 @@ mod agent;
 mod check;
 mod effective;
 mod knobs;
-mod minimum;
 mod reference;
 mod share;
 mod sharing;
@@ -22,10 +21,9 @@ pub use crate::enums::{Fallback, Generation};
 pub use agent::AgentFile;
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
-    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, MINIMUM_KNOBS, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS,
+    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS,
     SIZE_KNOBS,
 };
-pub use minimum::Minimum;
 pub use reference::{example_json, reference};
 pub use share::{MAX_SHARES, NO_SHARE, Share, WorkAmount, WorkLimits};
 pub use size::{Requirements, SeveralTypes, Size};

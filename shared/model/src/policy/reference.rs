@@ -3,7 +3,7 @@
 //! Guarantees: the reference is a valid policy as it is: a knob without a default has the value of an example, and says so.
 //! Does not: describe a knob; the table of knobs does.
 
-use super::{KNOBS, Knob, KnobKind, MINIMUM_KNOBS, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS};
+use super::{KNOBS, Knob, KnobKind, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS};
 use serde_json::{Value, json};
 
 /// The head of the reference.
@@ -32,11 +32,6 @@ pub fn reference() -> String {
     let (mut lines, several) = (String::new(), json!({"name": "any", "instance_types": ["m7*", "m6*"]}));
     for knob in SEVERAL_KNOBS {
         line(&mut lines, knob, knob.path, several.get(knob.path));
-    }
-    lines.push_str("\n# More nodes kept up at some hours. Of several that apply, the largest counts.\n[[minimum]]\n");
-    let minimum = json!({"nodes": 8});
-    for knob in MINIMUM_KNOBS {
-        line(&mut lines, knob, knob.path, minimum.get(knob.path));
     }
     lines.push_str("\n# Whose turn it is, if several groups share the cluster.\n[[share]]\n");
     let share = json!({"name": "team-a"});
@@ -86,9 +81,6 @@ fn unit(knob: &Knob, name: &str) -> String {
         KnobKind::Template => "a launch template",
         KnobKind::Ids(_) => "a list of ids",
         KnobKind::InstanceTypes => "a list of names of instance types",
-        KnobKind::Days => "a list of days",
-        KnobKind::TimeOfDay => "a time of day",
-        KnobKind::TimeZone => "a time zone",
         KnobKind::Range(..) => "the least and the most",
         KnobKind::TextTable => "a table of texts",
         KnobKind::CountTable => "a table of counts",

@@ -15,7 +15,7 @@ fn the_defaults_are_right_and_complete() {
         .as_object()
         .unwrap()
         .iter()
-        .filter(|(k, _)| !["size", "minimum", "share"].contains(&k.as_str()))
+        .filter(|(k, _)| !["size", "share"].contains(&k.as_str()))
         .map(|(_, v)| v.as_object().unwrap().len())
         .sum();
     assert_eq!(knobs, KNOBS.len(), "every knob in the table is in the type, and the other way round");

@@ -4,7 +4,6 @@
 //! Does not: say what a knob means or allows; [`super::KNOBS`] and [`super::SIZE_KNOBS`] do.
 
 use super::agent::AgentFile;
-use super::minimum::Minimum;
 use super::share::{Share, WorkLimits};
 use super::size::{SeveralTypes, Size};
 use crate::enums::Arch;
@@ -26,7 +25,6 @@ pub struct Policy {
     /// The sizes of several instance types, as the document has them.
     #[serde(skip)]
     pub several: Vec<SeveralTypes>,
-    pub minimum: Vec<Minimum>,
     pub share: Vec<Share>,
     /// What EC2 offers for the sizes; empty before [`Policy::with_catalogue`].
     #[serde(skip)]
