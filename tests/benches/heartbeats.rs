@@ -23,6 +23,7 @@ use model::{
     Cloud, CloudError, ClusterName, Instance, LaunchAnswer, LaunchError, LaunchRequest, LaunchSettings, NodeKey,
     NodeRecord, Policy, Span, Time, fixtures,
 };
+use nodekeeper_cli::local::tables;
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
@@ -30,7 +31,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use nodekeeper_cli::local::tables;
 use store::{Answer, Db, DbError, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError};
 use tokio::task::JoinSet;
 

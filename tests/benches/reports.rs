@@ -26,6 +26,7 @@ use model::control::PolicyRow;
 use model::policy::example_json;
 use model::wire::{HandleReport, HandleReportAnswer, MAX_HANDLES, ReportedHandle};
 use model::{ClusterName, Handle, HandleKind, HandleState, NodeId, NodeKey, NodeRecord, Policy, Span, Time, fixtures};
+use nodekeeper_cli::local::tables;
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
 use runtime::lambda::Reply;
@@ -34,7 +35,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
-use nodekeeper_cli::local::tables;
 use store::{
     Answer, Db, DbError, Dynamo, Effect, Item, Key, Page, PageKey, Query, Row, Scan, Store, Table, Write, WriteError,
 };

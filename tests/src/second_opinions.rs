@@ -9,6 +9,7 @@ use crate::world::{World, aws, dynamo_client, dynamo_url, ec2_client, fresh_clus
 use cloud::{AwsOffers, Ec2};
 use model::policy::example_json;
 use model::{ActionName, Arch, Cloud, InstanceState, LaunchRequest, LaunchSettings, Offers, Policy, Span, fixtures};
+use nodekeeper_cli::local::tables;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use nodekeeper_cli::local::tables;
 use store::{Dynamo, Store};
 
 pub fn root() -> PathBuf {

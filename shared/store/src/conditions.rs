@@ -27,6 +27,12 @@ pub fn insert_handle(handle: &Handle) -> Write {
     }
 }
 
+/// Writes the handle row of an order, only if there is no row or one without a newer order.
+pub(crate) fn replace_handle(handle: &Handle) -> Write {
+    let older = Cond::Lt("seq", n(handle.seq.saturating_add(1)));
+    Write { when: vec![Cond::Any(vec![Cond::Absent("handle"), older])], ..insert_handle(handle) }
+}
+
 /// Writes the handle row of an order, only if there is no row or only a tombstone. An older report cannot change the
 /// new row, because the row has a higher `seq` than the report's `as_of`. (After the tables were restored from a
 /// backup, an alloc id may be used a second time. Then its first use may have left a tombstone.)
@@ -40,11 +46,6 @@ pub fn change_handle(before: &Handle, after: &Handle) -> Write {
     // The row may lack the attribute of the index, so each write sets it.
     let effect = rows::difference(rows::to_item(before), handle_row(after));
     Write { key: handle_key(before.node_id, &before.handle), when: handle_as_read(before), effect }
-}
-
-/// The check that a handle's row is as it was read.
-pub fn handle_unchanged(handle: &Handle) -> Write {
-    Write { key: handle_key(handle.node_id, &handle.handle), when: handle_as_read(handle), effect: Effect::Check }
 }
 
 /// The deletion of a handle row, only if nobody else has changed it since it was read.

@@ -74,9 +74,7 @@ pub struct Segment {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
-    #[error(
-        "table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the cluster (`nodekeeper up`)"
-    )]
+    #[error("table {0} does not exist: check NODEKEEPER_CLUSTER and the region, or make the cluster (`nodekeeper up`)")]
     NoTable(String),
     #[error(
         "DynamoDB did not answer ({operation}): check AWS_ENDPOINT_URL_DYNAMODB, the region and the credentials: {detail}"

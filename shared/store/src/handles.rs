@@ -45,23 +45,3 @@ impl Store {
         Ok(Listed::of(Table::Handles, &self.get_each(due.iter().take(MOST_DUE).filter_map(key)).await?))
     }
 }
-
-#[allow(clippy::large_enum_variant, reason = "it lives for a moment")]
-pub(crate) enum HandleRow {
-    Is(Handle),
-    Absent,
-    /// The row cannot be read. It stays as it is, and everything else goes on. The sweep looks at it within a day after
-    /// it is repaired.
-    Unreadable,
-}
-
-pub(crate) async fn handle_row(store: &Store, node_id: NodeId, name: &str) -> Result<HandleRow, DbError> {
-    match store.handle(node_id, name).await {
-        Ok(row) => Ok(row.map_or(HandleRow::Absent, HandleRow::Is)),
-        Err(error @ DbError::Corrupt { .. }) => {
-            tracing::warn!(%error, "a handle is left alone");
-            Ok(HandleRow::Unreadable)
-        }
-        Err(other) => Err(other),
-    }
-}

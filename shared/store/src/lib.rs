@@ -27,8 +27,8 @@ pub mod transactions;
 mod write;
 
 pub use conditions::{
-    change_handle, delete, delete_entry, delete_handle, handle_unchanged, insert_handle, make_handle, no_job,
-    no_live_allocs, silent_since,
+    change_handle, delete, delete_entry, delete_handle, insert_handle, make_handle, no_job, no_live_allocs,
+    silent_since,
 };
 pub use db::{
     Answer, Db, DbError, Page, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict, unless_raced,
@@ -46,7 +46,8 @@ pub use search::JobIds;
 pub use store::{Pulse, Store};
 pub use tables::to_json as tables_json;
 pub use tables::{
-    DUE, Definition, ENDED, EXPIRES, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES, Table,
+    DUE, Definition, ENDED, EXPIRES, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES,
+    Table,
 };
 pub use together::Attempts;
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

@@ -6,7 +6,6 @@
 
 use crate::conditions::{change_handle, make_handle};
 use crate::db::{DbError, WriteError, ignore_conflict};
-use crate::handles::{HandleRow, handle_row};
 use crate::retention::{Retention, event_of};
 use crate::rows::change;
 use crate::store::Store;
@@ -208,26 +207,32 @@ async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) ->
     let mut writes = Vec::new();
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
-        writes.push(match handle_row(store, node_id, &name).await? {
-            HandleRow::Absent | HandleRow::Is(Handle { state: HandleState::Gone, .. }) => {
+        let row = match store.handle(node_id, &name).await {
+            // It is not known whether the cache is on the node, so its row stays as it is. Nobody destroys the cache
+            // while the row cannot be read, and afterwards it counts as used.
+            Err(error @ DbError::Corrupt { .. }) => {
+                tracing::warn!(%error, "a handle is left alone");
+                continue;
+            }
+            read => read?,
+        };
+        writes.push(match row {
+            None | Some(Handle { state: HandleState::Gone, .. }) => {
                 let new = Handle::new(node_id, name, HandleKind::Volume, HandleState::Creating, seq, deadline);
                 make_handle(&Handle { deadline_at: Some(deadline), ..new })
             }
-            // It is not known whether the cache is on the node, so its row stays as it is. Nobody destroys the cache
-            // while the row cannot be read, and afterwards it counts as used.
-            HandleRow::Unreadable => continue,
-            HandleRow::Is(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
+            Some(row) if matches!(row.state, HandleState::Creating | HandleState::Live) => {
                 // The cache is used again, so its unused time starts again.
                 let deadline_at = if row.state == HandleState::Live { None } else { row.deadline_at };
                 let due_at = row.due_at.max(now + keep.creating);
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
             // The node cannot destroy the cache, so the alloc may use it. A conflict here would come again in each run.
-            HandleRow::Is(row) if row.is_stuck(now) => {
+            Some(row) if row.is_stuck(now) => {
                 change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
             }
             // The node is destroying the cache: the next run places the alloc.
-            HandleRow::Is(_) => return Err(WriteError::CONFLICT),
+            Some(_) => return Err(WriteError::CONFLICT),
         });
     }
     Ok(writes)

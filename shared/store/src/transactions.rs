@@ -8,9 +8,8 @@
 //! handles' rows are deleted. If a run is killed at any point, the same call finishes the work.
 //! Does not: decide when any of this is due.
 
-use crate::conditions::{change_handle, delete_handle, handle_unchanged, make_handle, no_job, no_live_allocs};
+use crate::conditions::{delete_handle, no_job, no_live_allocs, replace_handle};
 use crate::db::{DbError, WriteError, ignore_conflict};
-use crate::handles::{HandleRow, handle_row};
 use crate::placing::{Placing, place_one};
 use crate::retention::{Retention, event_of};
 use crate::rows::{change, unchanged};
@@ -19,8 +18,8 @@ use crate::together::Attempts;
 use crate::write::{Cond, Write};
 use model::stored::S3Prefix;
 use model::{
-    ActionName, Alloc, AllocId, ClientStatus, ClusterName, Control, Ending, Event, Handle, HandleState, Job, JobId,
-    JobSet, MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeRecord, Reason, Span, Subject, Time, counts_for,
+    ActionName, Alloc, AllocId, ClientStatus, ClusterName, Control, Ending, Event, Handle, Job, JobId, JobSet,
+    MAX_DUE_S, MAX_TRANSACTION_ITEMS, NodeRecord, Reason, Span, Subject, Time, counts_for,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,55 +70,24 @@ pub async fn end_alloc(
         writes.push(write);
         written = Some(after);
     }
-    match handle_row(store, alloc.summary.node_id, &id.to_string()).await? {
-        HandleRow::Is(handle) => {
-            writes.extend(handle_of_ended(&handle, written.as_ref(), ending.client(), keep, now));
-        }
-        HandleRow::Absent => writes.extend(written.as_ref().and_then(|node| new_handle(id, node, ending, keep, now))),
-        HandleRow::Unreadable => {}
-    }
+    writes.extend(written.as_ref().and_then(|node| handle_of_ended(id, node, ending, keep, now)));
     store.transact(&writes).await?;
     Ok(written)
 }
 
-/// How long the handle of an alloc with this end is kept for people to look at.
-fn kept_for(client: ClientStatus, keep: Retention) -> Span {
-    if client == ClientStatus::Failed { keep.failed_handles.min(Span::from_s(MAX_DUE_S)) } else { Span::ZERO }
-}
-
 /// The row that a handle gets when its alloc ends. Before that, the alloc itself says that the handle is in use. The
-/// handle is marked for destruction, with the order of this transaction to its node, or is looked at when its time is
-/// over. The handle of a complete alloc needs no row: the row of the alloc says that its node may destroy it.
-fn new_handle(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {
-    let life = node.life().filter(|_| ending.client() != ClientStatus::Complete)?;
-    let wait = kept_for(ending.client(), keep);
-    let row = Handle::of_alloc(life.node_id, id, life.seq, now + wait);
-    Some(make_handle(&if wait == Span::ZERO { row.marked(life.seq, now) } else { row }))
-}
-
-/// The change of a handle's row when its alloc ends. The handle is marked for destruction, with the order of this
-/// transaction to its node. The handle of a failed alloc is looked at after [`Retention::failed_handles`], even if its
-/// row has an earlier time. A handle whose node is gone is looked at now.
-fn handle_of_ended(
-    handle: &Handle,
-    node: Option<&NodeRecord>,
-    client: ClientStatus,
-    keep: Retention,
-    now: Time,
-) -> Option<Write> {
-    let failed = client == ClientStatus::Failed;
-    let wait = kept_for(client, keep);
-    let due_at = now + wait;
-    let exists = matches!(handle.state, HandleState::Creating | HandleState::Live);
-    if let Some(life) = node.and_then(NodeRecord::life).filter(|_| exists && wait == Span::ZERO) {
-        return Some(change_handle(handle, &handle.marked(life.seq, now)));
-    }
-    if handle.due_at > due_at || (failed && exists && handle.due_at != due_at) {
-        Some(change_handle(handle, &Handle { due_at, ..handle.clone() }))
-    } else {
-        // The time of the next look stays. The check makes sure that a sweep that still saw the alloc as live does
-        // not postpone the look at the same time.
-        exists.then(|| handle_unchanged(handle))
+/// handle is marked for destruction, with the order of this transaction to its node; that of a failed alloc is looked at
+/// after [`Retention::failed_handles`]. The handle of a complete alloc needs no row: the row of the alloc says that its
+/// node may destroy it. Only a restored table has a row already. It is replaced.
+fn handle_of_ended(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {
+    let life = node.life()?;
+    let kept = keep.failed_handles.min(Span::from_s(MAX_DUE_S));
+    match ending.client() {
+        ClientStatus::Complete => None,
+        ClientStatus::Failed if kept > Span::ZERO => {
+            Some(replace_handle(&Handle::of_alloc(life.node_id, id, life.seq, now + kept)))
+        }
+        _ => Some(replace_handle(&Handle::of_alloc(life.node_id, id, life.seq, now).marked(life.seq, now))),
     }
 }
 

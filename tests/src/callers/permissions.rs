@@ -57,8 +57,6 @@ const RARE: &[(&str, &str, &str)] = &[
         "dynamodb:GetItem control",
         "permissions::a_catalogue_that_cannot_be_read_is_replaced_as_the_roles_allow",
     ),
-    // A handle that was due before its alloc ended, and whose alloc failed.
-    ("clean-stale-records", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("clean-stale-records", "ec2:DescribeInstanceTypeOfferings", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeInstanceTypes", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "ec2:DescribeSpotPriceHistory", "offers::what_ec2_offers_is_read_in_pages"),
@@ -71,8 +69,6 @@ const RARE: &[(&str, &str, &str)] = &[
     ("clean-stale-records", "pricing:GetProducts", "offers::what_ec2_offers_is_read_in_pages"),
     ("clean-stale-records", "servicequotas:ListServiceQuotas", "offers::what_ec2_offers_is_read_in_pages"),
     ("heartbeat-ingest", "dynamodb:ConditionCheckItem jobs", "permissions::a_lost_row_needs_only_what_the_roles_allow"),
-    ("heartbeat-ingest", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
-    ("poll-and-scale", "dynamodb:ConditionCheckItem handles", "the type of the transaction: `handle_of_ended`"),
     ("grant-credentials", "dynamodb:BatchGetItem control", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem allocs", "rights::the_function_makes_the_calls_that_its_role_allows"),
     ("grant-credentials", "dynamodb:GetItem jobs", "rights::the_function_makes_the_calls_that_its_role_allows"),

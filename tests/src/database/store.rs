@@ -15,9 +15,9 @@ use model::{
     ActionName, Alloc, ClientStatus, ControlKey, Desired, Ending, Event, Handle, HandleState, Job, JobId, JobSpec,
     JobState, NodeId, NodeRecord, NodeState, NodeStatus, RunReport, Span, Subject, Time, Work,
 };
+use nodekeeper_cli::local::tables;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use nodekeeper_cli::local::tables;
 use store::{
     Dynamo, End, Pulse, Store, change_handle, delete, delete_handle, insert_handle, no_live_allocs, silent_since,
 };

@@ -3,10 +3,10 @@
 use crate::world::{START, dynamo_client, fresh_cluster};
 use model::fixtures::{self, at};
 use model::{Handle, Job, JobSpec, NodeRecord, Span};
+use nodekeeper_cli::local::tables;
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::sync::Arc;
-use nodekeeper_cli::local::tables;
 use store::Retention;
 use store::placing::Placing;
 use store::{Db, Dynamo, Store};

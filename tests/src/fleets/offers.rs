@@ -9,6 +9,7 @@ use model::fixtures::at;
 use model::policy::example_json;
 use model::quotas::quota_of;
 use model::{Arch, CloudError, Market, Offers, Policy, Time, TypeFacts, Usd};
+use nodekeeper_cli::local::tables;
 use runtime::clock::RunClock;
 use runtime::env::FunctionEnvironment;
 use runtime::http::NodeCredentials;
@@ -17,7 +18,6 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use nodekeeper_cli::local::tables;
 use store::{Dynamo, Store};
 use tokio::net::TcpListener;
 

@@ -1,8 +1,8 @@
 //! `demand`: demand sets, by which a controller says how many nodes another scheduler needs.
 //!
-//! Guarantees: the same call again changes only how long the set lasts. A write is conditional on the row as read, and with
-//! `--if-version` on the version that the caller knows. `set` refuses a set that no run could satisfy; `show` says why a set lacks
-//! nodes. Does not: launch anything. The next run of poll-and-scale does.
+//! Guarantees: the same call again changes only how long the set lasts. A write is conditional on the row as read. `set` refuses a
+//! set that no run could satisfy; `show` says why a set lacks nodes.
+//! Does not: launch anything. The next run of poll-and-scale does.
 
 use crate::changes::operate::{record_event, retried};
 use crate::commands::submit::machine_options::MachineOptions;
@@ -59,9 +59,6 @@ pub struct SetArgs {
     /// How long the set counts unless it is set again: from 1m to 7d
     #[arg(long = "for", default_value = "15m", value_name = "TIME", value_parser = seconds)]
     lasts: u64,
-    /// Change it only if it has this version; 0 if there must be no such set
-    #[arg(long, value_name = "V")]
-    if_version: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -82,9 +79,6 @@ pub struct ShowSetArgs {
 pub struct DeleteArgs {
     /// The name of the set
     name: String,
-    /// Delete it only if it has this version
-    #[arg(long, value_name = "V")]
-    if_version: Option<u64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -152,13 +146,13 @@ async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> 
         check(cluster, before, &need, args.count, now).await?;
         Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
     };
-    change(context, (&args.name, args.if_version, args.json), &what, set).await
+    change(context, (&args.name, args.json), &what, set).await
 }
 
 /// Changes a set as `becomes` says, and prints the result.
 async fn change(
     context: &mut Context<'_>,
-    (name, version, is_json): (&str, Option<u64>, bool),
+    (name, is_json): (&str, bool),
     what: &str,
     becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
 ) -> anyhow::Result<Exit> {
@@ -167,7 +161,6 @@ async fn change(
     let key = ControlKey::Demand(name.to_owned());
     let (before, after) = retried(async || {
         let before: DemandSet = cluster.store.entry(&key).await?;
-        check_version(&before, version, now)?;
         let after = match becomes(&cluster, &before).await? {
             Some(after) => cluster.store.write_entry(&before, &after).await?,
             None => before.clone(),
@@ -194,19 +187,6 @@ async fn change(
         writeln!(context.out, "there is no demand set {name}")?;
     }
     Ok(Exit::Done)
-}
-
-/// Refuses the change if the set has another version than the caller knows.
-fn check_version(set: &DemandSet, version: Option<u64>, now: Time) -> anyhow::Result<()> {
-    let is = if set.applies(now) { set.revision } else { 0 };
-    match version {
-        Some(known) if known != is => bail!(
-            "nothing was changed: demand set {} has version {is}, not {known}: `nodekeeper demand show` says what is wanted \
-             (0: there is no such set)",
-            set.name()
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses a need that no run could satisfy, and more sets than a run may read. The count of sets is not exact: of two calls at
@@ -237,7 +217,7 @@ async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<
     }
     let (what, now) = ("deleted", context.now());
     let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
-    change(context, (&args.name, args.if_version, args.json), what, ended).await
+    change(context, (&args.name, args.json), what, ended).await
 }
 
 async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Exit> {

@@ -36,28 +36,6 @@ async fn the_same_call_again_only_renews() {
 }
 
 #[tokio::test]
-async fn a_change_of_another_version_is_refused() {
-    let world = World::with_policy().await;
-    let set = |count: &'static str, version: &'static str| {
-        ["demand", "set", "ci", "--size", "small", "--count", count, "--if-version", version]
-    };
-    let refused = world.run(&set("3", "1")).await.error();
-    assert!(refused.contains("demand set ci has version 0, not 1"), "{refused}");
-    world.run(&set("3", "0")).await.done();
-    world.run(&set("3", "0")).await.error();
-    world.run(&set("4", "1")).await.done();
-    let refused = world.run(&set("5", "1")).await.error();
-    assert!(refused.contains("has version 2, not 1"), "{refused}");
-    assert_eq!(stored(&world, "ci").await.count(world.now), 4);
-    world.run(&["demand", "delete", "ci", "--if-version", "1"]).await.error();
-    world.run(&["demand", "delete", "ci", "--if-version", "2"]).await.done();
-    assert_eq!(stored(&world, "ci").await.count(world.now), 0);
-    // With version 0, another caller may set it again.
-    world.run(&set("1", "0")).await.done();
-    assert_eq!(stored(&world, "ci").await.revision, 4);
-}
-
-#[tokio::test]
 async fn a_set_is_shown_with_what_it_has_until_it_is_over() {
     let mut world = World::with_policy().await;
     // At this time, the lease of the node is valid.

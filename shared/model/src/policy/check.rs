@@ -6,8 +6,7 @@
 
 use super::agent::{AGENT_FORM, AgentFile};
 use super::{
-    Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,
-    SeveralTypes, Size,
+    Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS, SeveralTypes, Size,
 };
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
@@ -141,10 +140,7 @@ impl Checker {
         let sections: BTreeSet<&str> = KNOBS.iter().filter_map(|k| k.path.split_once('.')).map(|(s, _)| s).collect();
         let is_known = |key: &str| matches!(key, "size" | "share") || sections.contains(key);
         for key in given.keys().filter(|k| !is_known(k)) {
-            self.wrong(
-                key,
-                format!("is not a section; the sections are size, share, {}", join(sections.iter())),
-            );
+            self.wrong(key, format!("is not a section; the sections are size, share, {}", join(sections.iter())));
         }
         for section in sections {
             let knobs: Vec<Knob> = KNOBS

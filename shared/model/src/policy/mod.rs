@@ -21,8 +21,7 @@ pub use crate::enums::{Fallback, Generation};
 pub use agent::AgentFile;
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
-    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS,
-    SIZE_KNOBS,
+    KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,
 };
 pub use reference::{example_json, reference};
 pub use share::{MAX_SHARES, NO_SHARE, Share, WorkAmount, WorkLimits};

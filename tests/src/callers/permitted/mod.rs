@@ -24,13 +24,13 @@ use model::{
     LaunchSettings, Market, Policy, Span, Time, fixtures,
 };
 use nodekeeper_cli::console::{Cluster, Reach};
+use nodekeeper_cli::local::tables;
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use nodekeeper_cli::local::tables;
 use store::Store;
 
 /// A cluster in the account: the functions with their roles, and nodes with the agent's real protocol.

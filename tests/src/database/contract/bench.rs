@@ -3,11 +3,11 @@
 use crate::second_opinions::Emulator;
 use crate::world::{dynamo_client, dynamo_url, fresh_cluster};
 use aws_sdk_dynamodb::types::AttributeValue;
+use nodekeeper_cli::local::tables;
 use nodekeeper_simulation::database::Plain;
 use nodekeeper_simulation::embedded::Embedded;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use nodekeeper_cli::local::tables;
 use store::{
     Answer, Db, DbError, Dynamo, Effect, Index, Item, Key, Page, PageKey, Query, Row, Scan, Table, Write, WriteError,
 };
