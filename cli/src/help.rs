@@ -63,7 +63,7 @@ const GROUPS: &[(&str, &str)] = &[
         "vcpus memory_mib scratch_gib gpus instance_type market arch gpu_type gpu_memory_gib require exclusive nodes licences",
     ),
     ("What it runs", "image entrypoint registry_login caches env env_file stdin role secrets secret_files"),
-    ("Its files", "inputs workdir outputs keep_failed keep keep_every_s"),
+    ("Its files", "inputs workdir outputs keep keep_every_s"),
     ("When it runs", "key share priority not_before_at give_up_after_s after after_any after_each"),
     ("Arrays and files of jobs", "count array max_failures pack at_once file again"),
     (

@@ -135,7 +135,7 @@ mod tests {
         let cluster: ClusterName = "t".parse().unwrap();
         let wrong = Client::new(&Gates::of_test().sdk_config(at));
         let (store, _) = start(None, cluster.clone(), &access, listener, at, &mut tasks).await.unwrap();
-        let refused = tables::make(&Dynamo::new(wrong, cluster)).await.unwrap_err().to_string();
+        let refused = format!("{:#}", tables::make(&Dynamo::new(wrong, cluster)).await.unwrap_err());
         assert!(refused.contains("load the environment file"), "{refused}");
         let first = store_policy(&store, None).await.unwrap();
         let mut other = first.clone();

@@ -18,7 +18,7 @@ Fields = TypedDict("Fields", {
     "instance_type": str, "market": str, "arch": str, "require": Texts, "exclusive": bool, "nodes": int,
     "licences": Mapping[str, int],
     # What the nodes run.
-    "image": str, "entrypoint": str, "registry_login": str, "caches": Texts, "ulimits": Table, "timeout": Amount,
+    "image": str, "entrypoint": str, "registry_login": str, "caches": Texts, "timeout": Amount,
     "in_": str | Texts, "workdir": str, "outputs": Texts, "keep": str, "keep_every": Amount,
     "role": str, "secrets": Table, "secret_files": Table,
     # How it is stopped, and when it is run again.
