@@ -192,6 +192,12 @@ def real(local, browser):
     browser.open("?minutes=10")
     text = browser.text()
     check("what needs somebody comes first, then what runs", text.index("Needs somebody") < text.index("breaks") < text.index("Running") < text.index("The fleet"), text)
+    for link, view, says in (("of the cluster alone", "events", "policy set"), ("what each cost", "cost", "lab"), ("what each person cost", "cost", "Person")):
+        browser.open("?minutes=10")
+        page.get_by_role("link", name=link).click()
+        browser.ready(view)
+        check(f"one click says {link}", says in browser.text(), browser.text())
+    browser.open("?minutes=10")
     turns = {row["share"]: row for row in json.loads(local.run("shares", "--json").stdout)}
     shown = dict(zip(["lab", "night"], sorted(page.locator("section[data-key=shares] tbody tr").all_inner_texts()), strict=True))
     check("each share is a row, with whose turn it is", "comes next" in shown["lab"] and "of its 25 %" in shown["lab"] and "0 % of its 75 %" in shown["night"]

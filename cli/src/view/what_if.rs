@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// How many plans are made to find the changes for one job or node.
 const PLANS: usize = 150;
 /// How long plans are made. A plan for 1,000 nodes and 10,000 waiting jobs takes some ten milliseconds.
-const TIME: Duration = Duration::from_millis(600);
+const TIME: Duration = Duration::from_secs(1);
 /// How many more nodes are tried at most, of the policy and of one size.
 const MORE_NODES: u32 = 1024;
 /// Up to how many dollars an hour are tried.
