@@ -367,7 +367,7 @@ def seats(count):
             # Some hundred jobs wait before it: what it would take to start is asked of many plans.
             waiting = json.loads(local.run("jobs", "--queue", "--limit", "300", "--json").stdout)[-1]["job_id"]
             timed("page, a job that waits", local.get, f"api/jobs/{waiting}")
-            for page in ("overview", "jobs", "jobs?group=share", "jobs?state=complete&after=9999999999999", "events", "history", "cost", "nodes/0"):
+            for page in ("overview", "jobs", "jobs?state=complete&after=9999999999999", "events", "history", "cost", "nodes/0"):
                 timed(f"page, {page}", local.get, f"api/{page}")
             timed("cancel, of all", local.run, "cancel", "--yes", "--name", "waits-*")
             timed("jobs --state cancelled", local.run, "jobs", "--state", "cancelled")
