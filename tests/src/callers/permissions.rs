@@ -26,7 +26,9 @@ const WORLDS: &[(&str, &[u64])] = &[
     ),
     ("--small --hours 1 --fault StrayHandle=0.2", &[3, 8, 14, 19]),
     ("--small --hours 4", &[22, 71, 109]),
-    ("--small --hours 4 --fault InstanceDies=0.1 --fault FunctionDown=0.01", &[74]),
+    ("--small --hours 4 --fault InstanceDies=0.1 --fault FunctionDown=0.01", &[15, 74]),
+    // Copies run while their originals are silent.
+    ("--small --hours 2 --fault CutOff=0.1", &[1]),
     ("--hours 4", &[3]),
     ("--hours 8", &[40]),
     ("--batches --small --hours 1 --fault RunsOverlap=0.3 --fault LaunchAnswerLost=0.4", &[1, 2, 3]),

@@ -84,7 +84,7 @@ async fn a_job_that_has_changed_since_it_was_listed_is_passed_over() {
 #[tokio::test]
 async fn an_old_list_starts_nothing_and_a_run_does() {
     let (mut world, ids) = full().await;
-    world.pass(46);
+    world.pass(121);
     for _ in 0..3 {
         world.nodes_live().await;
     }
