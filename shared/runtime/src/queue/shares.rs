@@ -14,7 +14,7 @@ use store::{DbError, Store, unless_raced};
 const LONGEST_RUN: Span = Span::from_s(60);
 
 /// An end may be written, and shown by the index, so long after its time.
-const LATE: Span = Span::from_s(60);
+const LATE: Span = Span::from_s(120);
 
 /// The most ended allocs that one run counts. Of more, the newest count.
 const MOST_ENDED: usize = 100_000;

@@ -142,6 +142,8 @@ struct Seen {
     placed: HashMap<JobId, jobs::arrays::Placed>,
     /// Since when a share waits for others.
     share_waits: jobs::shares::ShareWaits,
+    /// What all ended allocs have used.
+    share_uses: Vec<jobs::shares::Used>,
     /// The array that has far fewer jobs placed than its limit although more could run, and since when.
     array_waits: Option<(u128, Time)>,
     /// For each brake: its rows before the last writes, who wrote, and when.

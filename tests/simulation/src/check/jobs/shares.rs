@@ -3,12 +3,13 @@
 use crate::caller::{Caller, Kind};
 use crate::check::jobs::{is_held, job_id};
 use crate::check::row::within;
-use crate::check::{Check, RUN, count, is_final, text};
-use crate::core::lock;
+use crate::check::{Check, RUN, count, is_final, text, time};
+use crate::core::{Fault, lock};
 use crate::database::{Change, Model};
 use model::policy::Share;
-use model::{JobId, Policy, Span, Time};
+use model::{JobId, Needs, Policy, Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::f64::consts::LN_2;
 use store::{Item, Row, Table};
 
 /// How much longer than the order of the shares says a share may wait: until a run sees it, and the index shows what was used.
@@ -21,9 +22,36 @@ fn longest_wait(policy: &Policy, share: &Share) -> Span {
     LATER + Span::from_ms((policy.shares.half_life().as_ms() as f64 * half_lives) as i64)
 }
 
+/// What an ended alloc has used of a share.
+pub(in crate::check) struct Used {
+    share: String,
+    vcpus: f64,
+    from: Time,
+    to: Time,
+}
+
+impl Used {
+    fn of(row: &Item, policy: &Policy) -> Option<Self> {
+        let number = |name| u32::try_from(count(row, name)).unwrap_or(0);
+        let memory_mib = u64::try_from(count(row, "memory_mib")).unwrap_or(0);
+        let needs = Needs { vcpus: number("vcpus"), gpus: number("gpus"), memory_mib, ..Needs::default() };
+        let (from, to) = (time(row, "placed_at")?, time(row, "finished_at")?);
+        let share = policy.share_name(text(row, "share")).to_owned();
+        Some(Self { share, vcpus: policy.shares.vcpus(&needs, 1), from, to })
+    }
+
+    /// In vCPU-seconds, without what has faded at this time.
+    fn left_at(&self, now: Time, half_life: Span) -> f64 {
+        let half_lives = |then: Time| now.since(then).as_s() / half_life.as_s();
+        let left = |then: Time| (-half_lives(then)).exp2();
+        self.vcpus * half_life.as_s() / LN_2 * (left(self.to) - left(self.from))
+    }
+}
+
 impl Check {
-    /// Called with each write. Looks at the allocs that it places.
+    /// Called with each write. Looks at the allocs that it places or ends, and at what it counts.
     pub(in crate::check) fn shares(&self, caller: &Caller, model: &Model, changes: &[Change]) {
+        self.invariant_each_ended_alloc_counts_once_for_its_share(caller, model, changes);
         if self.has_spoiled() || self.forgets(None) {
             return;
         }
@@ -34,6 +62,39 @@ impl Check {
             self.invariant_no_share_exceeds_its_limit(caller, model, share);
             if matches!(caller.kind, Kind::Run(_)) {
                 self.invariant_no_share_waits_longer_than_its_weight_says(model, row, share);
+            }
+        }
+    }
+
+    /// However often runs are killed, the row of the totals has what all allocs together used that ended until its time. (An end that is
+    /// written after this time is left out, as the totals say. Not checked where rows are spoiled or restored.)
+    fn invariant_each_ended_alloc_counts_once_for_its_share(&self, caller: &Caller, model: &Model, changes: &[Change]) {
+        let is_off = |fault| self.core.scenario.chance(fault) <= 0.0;
+        let Some(policy) = self.present_policy().filter(|policy| !policy.share.is_empty()) else { return };
+        if !is_off(Fault::RowUnreadable) || !is_off(Fault::Restored) {
+            return;
+        }
+        let (half_life, mut seen) = (policy.shares.half_life(), lock(&self.seen));
+        for change in changes {
+            let Some(after) = change.after.as_deref() else { continue };
+            if change.table == Table::Allocs && is_final(after) && !change.before.as_deref().is_some_and(is_final) {
+                let totals = model.rows(Table::Control).find(|row| text(row, "key") == Some("totals"));
+                let until = totals.and_then(|row| time(row, "until_at"));
+                seen.share_uses.extend(Used::of(after, &policy).filter(|used| until.is_none_or(|at| used.to > at)));
+            }
+            if change.table != Table::Control || text(after, "key") != Some("totals") {
+                continue;
+            }
+            let Some(until) = time(after, "until_at") else { continue };
+            for share in &policy.share {
+                let of = seen.share_uses.iter().filter(|used| used.share == share.name && used.to <= until);
+                let exact: f64 = of.map(|used| used.left_at(until, half_life)).sum();
+                let counted = within(after, "used", &share.name).as_f64().unwrap_or(0.0);
+                self.core.count("what a share has used was counted");
+                if (counted - exact).abs() > 0.01 + exact * 1e-5 {
+                    let what = format!("{}: {} has {exact} until {until}, {counted} counts", caller.name(), share.name);
+                    self.broken("invariant_each_ended_alloc_counts_once_for_its_share", what);
+                }
             }
         }
     }
