@@ -97,6 +97,7 @@ pub const SITUATIONS: &[&str] = &[
     "an array was full",
     "a share had room",
     "a share was full",
+    "what a share has used was counted",
     "a share waited for another",
     "an array was submitted",
     "a pack was submitted",
