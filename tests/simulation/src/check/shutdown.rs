@@ -291,9 +291,11 @@ impl Check {
     }
 
     /// A node that the first job of the queue waits for is not shut down as idle. Otherwise that job would never have
-    /// all of its nodes at once. Checked some time after the faults stopped, and only without a price limit.
+    /// all of its nodes at once. Checked some time after the faults stopped, and only without a price limit and without shares, which
+    /// have an order of their own.
     fn invariant_the_first_job_keeps_its_nodes(&self, model: &Model, before: &Item) {
-        let Some(policy) = self.present_policy().filter(|p| p.nodes.max_price_per_hour.is_zero()) else { return };
+        let policy = self.present_policy().filter(|p| p.nodes.max_price_per_hour.is_zero() && p.share.is_empty());
+        let Some(policy) = policy else { return };
         let ready = |row: &Item| text(row, "status") == Some("ready") && text(row, "intent").is_none_or(|i| i == "run");
         if !self.core.is_healed_for(Span::from_s(900)) || !ready(before) {
             return;
