@@ -1,5 +1,5 @@
-//! What needs somebody, for the first screen of the page: failed jobs by cause, and nodes that are broken, silent or late; and the fleet
-//! as a strip, the last hours of each slot, with those nodes first.
+//! The first screen of the page. It shows what needs somebody: failed jobs by cause, and nodes that are broken, silent or late. It also
+//! shows the fleet as a strip: the last hours of each slot, with those nodes first.
 //!
 //! Guarantees: each count is whole, or says that it is at least that much. Does not: judge the cluster; the signs of `status` do.
 

@@ -1,8 +1,8 @@
 //! When a job that waits starts: as far as the boots of this cluster tell it.
 //!
-//! Guarantees: the times come from the measured boots of nodes of the same size, or of all nodes, and it is said how many they are. The
-//! first is that of a fast boot, the last that of a slow one after which the next scheduled run places the job. `simulate` says how
-//! often they are right.
+//! Guarantees: the times come from measured boots of nodes of the same size, or of all nodes, and the text says how many there were. The
+//! earliest time is that of a fast boot. The latest time is that of a slow boot, and of the wait for the next scheduled run. `simulate`
+//! counts how often a job starts in this range.
 //! Does not: guess when other jobs end. It then says that nobody knows.
 
 use model::{JobId, NodeRecord, Reason, Slot, Span, Time};

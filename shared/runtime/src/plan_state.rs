@@ -117,7 +117,7 @@ impl Observation {
             (None, Some(document)) => Policy::from_json(document).map_err(|e| BadState(e.to_string()))?,
             (None, None) => return Err(BadState("it has no policy: add \"policy\", or give --policy F".into())),
         };
-        // Without what EC2 offers, a policy has the sizes that it came with.
+        // A state without the catalogue of EC2 leaves the sizes of the policy as they are.
         let policy = if control.catalogue.is_some() { policy.with_catalogue(control.catalogue()) } else { policy };
         let jobs = state.jobs;
         let ends: Ends = state.followed.unwrap_or_else(|| ends(followed_of(&jobs), BTreeSet::new(), jobs.iter()));

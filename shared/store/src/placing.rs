@@ -208,8 +208,8 @@ async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) ->
     for cache in &alloc.work.caches {
         let name = cache_handle(cache);
         let row = match store.handle(node_id, &name).await {
-            // It is not known whether the cache is on the node, so its row stays as it is. Nobody destroys the cache
-            // while the row cannot be read, and afterwards it counts as used.
+            // Nobody knows whether the cache is on the node, so its row stays as it is. Nobody destroys the cache
+            // while its row cannot be read. After that, the cache counts as used.
             Err(error @ DbError::Corrupt { .. }) => {
                 tracing::warn!(%error, "a handle is left alone");
                 continue;

@@ -181,7 +181,7 @@ async fn a_run_that_has_lost_its_turn_places_nothing_under_a_limit() {
         store.write(None, &job, Vec::new()).await.unwrap();
     };
     let observed = async |now| Observation::read_in_turn(&store, &ec2, now).await.unwrap();
-    // Carries out the plan of a run, and says which jobs it places where.
+    // Makes a run. Returns the jobs that its plan places, each with its slot.
     let run = async |observed: &Observation, now| {
         let clock = RunClock::new(now, None, Duration::from_secs(50));
         let run = Run::new(model::functions::POLL_AND_SCALE, &store, observed, clock);
