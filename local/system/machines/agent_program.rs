@@ -11,6 +11,10 @@ use std::process::Stdio;
 use tokio::process::Command;
 
 const AGENT: &str = "nodekeeper-agent";
+/// What `cargo run` sets for this program, and build scripts look at: that of ring. With these set in this build and not set in that of
+/// `cargo run`, each of the two would compile ring anew, and all crates above it.
+const OF_CARGO_RUN: &str = "CARGO_MANIFEST_DIR CARGO_PKG_NAME CARGO_PKG_VERSION_MAJOR CARGO_PKG_VERSION_MINOR \
+    CARGO_PKG_VERSION_PATCH CARGO_PKG_VERSION_PRE";
 
 /// The agent beside `exe`. It is built first if `may_build` is set and `exe` is in the target directory of a workspace.
 pub(in crate::local) async fn agent(exe: &Path, may_build: bool) -> anyhow::Result<PathBuf> {
@@ -43,23 +47,29 @@ fn source_tree(dir: &Path) -> Option<(&Path, &Path, Option<&'static str>)> {
     manifest.lines().any(|line| line.trim() == "[workspace]").then_some((root, target, option))
 }
 
-/// `--workspace --bin` builds one binary, but with the features of the whole workspace. Without `--workspace`, cargo would
-/// compile the AWS SDK again.
 async fn build(root: &Path, target: &Path, option: Option<&str>) -> anyhow::Result<()> {
-    let arguments: Vec<&str> = ["build", "--workspace", "--bin", AGENT].into_iter().chain(option).collect();
-    let mut cargo = Command::new("cargo");
-    cargo.args(&arguments).arg("--target-dir").arg(target).current_dir(root);
+    let mut cargo = cargo_build(target, option);
     // Standard error is inherited: cargo shows its progress there.
-    let why = match cargo.stdin(Stdio::null()).kill_on_drop(true).status().await {
+    let why = match cargo.current_dir(root).stdin(Stdio::null()).kill_on_drop(true).status().await {
         Ok(status) if status.success() => return Ok(()),
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     };
     bail!(
-        "`cargo {}` in {} failed ({why}): see its messages above, or use the binaries as they are with --no-build",
-        arguments.join(" "),
+        "`cargo build --workspace --bin {AGENT}` in {} failed ({why}): see its messages above, or use the binaries as they are with --no-build",
         root.display()
     )
+}
+
+/// `--workspace --bin` builds one binary, but with the features of the whole workspace. Without `--workspace`, cargo would
+/// compile the AWS SDK again.
+fn cargo_build(target: &Path, option: Option<&str>) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--workspace", "--bin", AGENT]).args(option).arg("--target-dir").arg(target);
+    for name in OF_CARGO_RUN.split(' ') {
+        cargo.env_remove(name);
+    }
+    cargo
 }
 
 #[cfg(test)]
@@ -74,6 +84,17 @@ mod tests {
         assert!(error.contains(AGENT) && error.contains("cargo build --workspace --bins"), "{error}");
         std::fs::write(dir.path().join(AGENT), "").unwrap();
         assert_eq!(agent(&exe, true).await.unwrap(), dir.path().join(AGENT));
+    }
+
+    #[test]
+    fn the_build_does_not_see_what_cargo_run_sets() {
+        let cargo = cargo_build(Path::new("target"), None);
+        let removed: Vec<_> =
+            cargo.as_std().get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert!(
+            ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"].iter().all(|name| removed.contains(&std::ffi::OsStr::new(name))),
+            "{removed:?}"
+        );
     }
 
     #[test]
