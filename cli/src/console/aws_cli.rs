@@ -56,6 +56,7 @@ const CURES: &[(&str, &str)] = &[
     ("AuthFailure", "AWS does not take these credentials here: the region may not be enabled in the account"),
     ("OptInRequired", "the account cannot use this service in this region yet"),
     ("Unable to locate credentials", "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ("ssm:GetParameter", "if a rule of the organization denies it to all, name an image: --parameter NodeImage=ami-…"),
     ("AccessDenied", NOT_ALLOWED),
     ("UnauthorizedOperation", NOT_ALLOWED),
     ("not authorized", NOT_ALLOWED),

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::control::PolicyRow;
 use model::policy::{MAX_SHARES, Size, reference};
-use model::{ActionName, Catalogue, CataloguePart, ControlKey, Offers, Policy, Subject, Time};
+use model::{ActionName, Arch, Catalogue, CataloguePart, ControlKey, Offers, Policy, Subject, Time};
 use runtime::catalogue;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,15 +131,21 @@ fn as_several(size: &Size) -> Value {
 }
 
 /// What a policy can be used without, and most clusters cannot.
-pub(super) fn cautions(policy: &Policy) -> Vec<&'static str> {
+pub(super) fn cautions(policy: &Policy) -> Vec<String> {
     let (launch, agent) = (&policy.launch, &policy.agent);
-    let has_agent = agent.x86_64.is_some() || agent.arm64.is_some() || launch.user_data.contains("agent");
+    let archs = policy.size.iter().map(|size| size.kind.arch).chain(policy.several.iter().map(|size| size.arch));
+    let has_agent = |arch| match arch {
+        Arch::X86_64 => agent.x86_64.is_some(),
+        Arch::Arm64 => agent.arm64.is_some(),
+    };
+    let without: BTreeSet<Arch> = archs.filter(|arch| !has_agent(*arch)).collect();
+    let without = without.into_iter().filter(|_| !launch.user_data.contains("agent")).map(|arch| {
+        format!("no agent is named for {arch}: nodes register only if their image starts one; `nodekeeper up` names one in [agent]")
+    });
     let zones: BTreeSet<_> = launch.subnets.iter().map(|id| policy.catalogue.zone_of(id)).collect();
     let is_one_zone = launch.subnets.len() == 1 || (zones.len() == 1 && !zones.contains(&None));
-    let agent =
-        "no agent is named: nodes register only if their image starts one; `nodekeeper up` names one in [agent]";
     let zone = "all subnets are in one zone: EC2 has more to give if launch.subnets has one of each zone";
-    [(!has_agent, agent), (is_one_zone, zone)].into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
+    without.chain(is_one_zone.then(|| zone.to_owned())).collect()
 }
 
 async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {

@@ -20,9 +20,12 @@ use crate::console::{Cluster, Context, Exit, is_yes};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use model::policy::AgentFile;
-use model::{ClusterName, Policy};
+use model::{Arch, ClusterName, Policy};
 use serde_json::Value;
 use std::path::PathBuf;
+
+/// The image of arm64 beside that of x86_64, which the template names.
+const IMAGE_OF_ARM64: &str = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-arm64";
 
 /// The policy that a cluster begins with.
 const FIRST_POLICY: &str = include_str!("../../../../examples/policies/first.toml");
@@ -41,6 +44,9 @@ pub struct UpArgs {
     /// A launch template of your own in place of the stack's, as an ARN
     #[arg(long, value_name = "ARN", requires = "node_role")]
     launch_template: Option<String>,
+    /// The architecture of a new cluster's nodes: x86_64 or arm64 [default: x86_64, or arm64 if the release has no other agent]
+    #[arg(long)]
+    arch: Option<Arch>,
     /// Another parameter of the template; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
@@ -59,11 +65,13 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Res
     let cluster = context.cluster_in_aws().await?;
     let aws = &cluster.reach.aws;
     let release = ReleaseFiles::in_directory(args.release.as_deref().unwrap_or(&cluster.reach.release))?;
+    let arch = release.node_arch(args.arch)?;
     let account = account(aws).await?;
     let stack = ClusterStack::read(aws, &args.name).await?;
     let way = ClusterStack::way(stack.as_ref(), &args.name)?;
     let network = if way == Deploying::Update { None } else { Some(Network::find(aws, &args.subnets).await?) };
-    announce(context, args, aws, &account, stack.as_ref(), network.as_ref())?;
+    let nodes = network.as_ref().map(|network| (network, arch));
+    announce(context, args, aws, &account, stack.as_ref(), nodes)?;
     if !agrees(context, args, "go on?")? {
         bail!("nothing was done");
     }
@@ -76,7 +84,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Res
         delete(context, aws, &args.name).await.with_context(|| again("the deletion of the failed stack"))?;
     }
     writeln!(context.err, "the stack {}", args.name)?;
-    let parameters = parameters(args, network.as_ref());
+    let parameters = parameters(args, nodes);
     let deployed = deploy(context, aws, &args.name, (&release.template, &bucket), &parameters).await;
     deployed.with_context(|| again("the stack"))?;
     let stack =
@@ -87,7 +95,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Res
     if let Some(role) = &args.node_role {
         writeln!(context.err, "{role} must allow s3:GetObject in the bucket {bucket}, where nodes fetch the agent")?;
     }
-    let first = PolicyPlaces { stack: &stack, network: network.as_ref(), agents: &agents, bucket };
+    let first = PolicyPlaces { stack: &stack, network: network.as_ref(), arch, agents: &agents, bucket };
     store_policy(context, args, &cluster, &first).await.with_context(|| again("the policy"))
 }
 
@@ -104,22 +112,24 @@ fn announce(
     aws: &AwsCli,
     account: &str,
     stack: Option<&ClusterStack>,
-    network: Option<&Network>,
+    nodes: Option<(&Network, Arch)>,
 ) -> anyhow::Result<()> {
     let (err, version) = (&mut *context.err, env!("CARGO_PKG_VERSION"));
     writeln!(err, "cluster {} in {}, account {account}, release {version}", args.name, aws.region)?;
     let state = stack
         .map_or("is made".to_owned(), |stack| format!("is there ({}) and is brought to this release", stack.status));
     writeln!(err, "  the stack {} {state}: six tables, five functions with their roles, alarms, buckets", args.name)?;
-    match network {
-        Some(Network::There { vpc, subnets }) => {
-            let subnets: Vec<String> = subnets.iter().map(|(zone, id)| format!("{id} ({zone})")).collect();
-            writeln!(err, "  nodes in {vpc}: {}", subnets.join(", "))?;
-        }
-        Some(Network::OfStack) => {
-            writeln!(err, "  there is no default network: the stack makes one, which costs nothing")?;
-        }
-        None => {}
+    if let Some((network, arch)) = nodes {
+        let place = match network {
+            Network::There { vpc, subnets } => {
+                let subnets: Vec<String> = subnets.iter().map(|(zone, id)| format!("{id} ({zone})")).collect();
+                format!("{vpc}: {}", subnets.join(", "))
+            }
+            Network::OfStack => {
+                "a network that the stack makes, which costs nothing: there is no default one".to_owned()
+            }
+        };
+        writeln!(err, "  nodes of {arch} in {place}")?;
     }
     writeln!(err, "  without work less than 3 dollars a month; nodes cost what EC2 asks, as the policy allows")?;
     Ok(())
@@ -130,11 +140,14 @@ fn agrees(context: &mut Context<'_>, args: &UpArgs, question: &str) -> anyhow::R
     Ok(args.yes || is_yes(&context.ask(&format!("{question} [y/N]"))?))
 }
 
-fn parameters(args: &UpArgs, network: Option<&Network>) -> Vec<String> {
+fn parameters(args: &UpArgs, nodes: Option<(&Network, Arch)>) -> Vec<String> {
     let mut all = vec![format!("ClusterName={}", args.name)];
+    // What the person chose comes first.
     let named = |name: &str| args.parameter.iter().any(|one| one.starts_with(name));
-    // A network that the person chose comes first.
-    all.extend(network.filter(|_| !named("VpcId=") && !named("MakeNetwork=")).map(Network::parameters));
+    if let Some((network, arch)) = nodes {
+        all.extend(Some(network.parameters()).filter(|_| !named("VpcId=") && !named("MakeNetwork=")));
+        all.extend((arch == Arch::Arm64 && !named("NodeImage=")).then(|| format!("NodeImage={IMAGE_OF_ARM64}")));
+    }
     all.extend(args.node_role.iter().map(|arn| format!("NodeRoleArn={arn}")));
     all.extend(args.launch_template.iter().map(|arn| format!("LaunchTemplateArns={arn}")));
     all.extend(args.parameter.iter().cloned());
@@ -163,10 +176,11 @@ async fn upload(
     aws: &AwsCli,
     release: &ReleaseFiles,
     bucket: &str,
-) -> anyhow::Result<Vec<(&'static str, AgentFile)>> {
+) -> anyhow::Result<Vec<(Arch, AgentFile)>> {
     let mut agents = Vec::new();
     for (arch, file, digest) in &release.agents {
-        let key = format!("nodekeeper-agent-{arch}-{}", digest.get(..12).unwrap_or_default());
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let key = format!("{name}-{}", digest.get(..12).unwrap_or_default());
         let place = format!("s3://{bucket}/{key}");
         // An object is there only as a whole.
         if aws.call(&["s3api", "head-object", "--bucket", bucket, "--key", &key]).await.is_err() {
@@ -174,8 +188,7 @@ async fn upload(
             let copy = ["s3", "cp", "--only-show-errors", &file.to_string_lossy(), &place];
             aws.call(&copy).await?;
         }
-        let knob = if *arch == "aarch64" { "arm64" } else { arch };
-        agents.push((knob, AgentFile::new(&place, digest).context("the place of the agent is no URL")?));
+        agents.push((*arch, AgentFile::new(&place, digest).context("the place of the agent is no URL")?));
     }
     Ok(agents)
 }
@@ -184,7 +197,8 @@ async fn upload(
 struct PolicyPlaces<'a> {
     stack: &'a ClusterStack,
     network: Option<&'a Network>,
-    agents: &'a [(&'static str, AgentFile)],
+    arch: Arch,
+    agents: &'a [(Arch, AgentFile)],
     bucket: &'a str,
 }
 
@@ -196,6 +210,9 @@ async fn store_policy(
 ) -> anyhow::Result<Exit> {
     let stored = cluster.store.ingest_control().await?.policy;
     if let Some(before) = stored {
+        if args.arch.is_some() {
+            writeln!(context.err, "--arch is for a new cluster: the policy says what nodes this one has")?;
+        }
         let mut document: Value = serde_json::from_str(&before.document).context("the stored policy is not JSON")?;
         if places.renew_agents(&mut document) && agrees(context, args, "start this agent on new nodes?")? {
             policy::store_over(context, cluster, Some(&before), &document).await?;
@@ -226,8 +243,8 @@ impl PolicyPlaces<'_> {
     fn renew_agents(&self, policy: &mut Value) -> bool {
         let own = format!("s3://{}/nodekeeper-agent-", self.bucket);
         let before = policy.clone();
-        for (knob, file) in self.agents {
-            let at = format!("/agent/{knob}");
+        for (arch, file) in self.agents {
+            let at = format!("/agent/{arch}");
             if text(policy, &at).starts_with(&own)
                 && let Some(place) = policy.pointer_mut(&at)
             {
@@ -247,12 +264,13 @@ impl PolicyPlaces<'_> {
         let template =
             template.or_else(|| self.stack.output("NodeTemplate")).context("the stack has no NodeTemplate")?;
         let output = self.stack.output("OutputS3").context("the stack has no OutputS3")?;
-        let agents: Vec<String> = self.agents.iter().map(|(knob, file)| format!("{knob} = \"{file}\"")).collect();
+        let agents: Vec<String> = self.agents.iter().map(|(arch, file)| format!("{arch} = \"{file}\"")).collect();
         let of_line = |line: &str| match line.split_once(" = ").map(|(knob, _)| knob) {
             Some("template") => format!("template = {template:?}"),
             Some("subnets") => format!("subnets = {subnets:?}"),
             Some("x86_64") => agents.join("\n"),
             Some("s3") => format!("s3 = {output:?}"),
+            Some("name") if self.arch != Arch::X86_64 => format!("{line}\narch = {:?}", self.arch.as_str()),
             _ => line.to_owned(),
         };
         let text = FIRST_POLICY.lines().map(|line| of_line(line) + "\n").collect::<String>();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::console::{AwsCli, ErrorKind};
+use model::{Arch, Policy};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
@@ -116,9 +117,9 @@ impl Account {
 
 #[tokio::test]
 async fn up_makes_a_cluster_with_a_policy_of_what_is_there_and_a_second_one_changes_nothing() {
-    let account = Account::new(false).await;
+    let mut account = Account::new(false).await;
     let said = account.up("y\ny\n", &[]).await;
-    assert!(said.err.contains("nodes in vpc-1: subnet-0a (eu-1a), subnet-0c (eu-1b)"), "{}", said.err);
+    assert!(said.err.contains("nodes of x86_64 in vpc-1: subnet-0a (eu-1a), subnet-0c (eu-1b)"), "{}", said.err);
     assert!(said.err.contains("the first job: nodekeeper run --name hello -- echo hello"), "{}", said.err);
     assert!(said.err.contains("did not succeed: `nodekeeper doctor test`"), "{}", said.err);
     let calls = account.calls();
@@ -151,13 +152,60 @@ async fn up_makes_a_cluster_with_a_policy_of_what_is_there_and_a_second_one_chan
 
     // Another agent: new nodes get it, and nothing else of the policy changes.
     std::fs::write(account.dir.path().join("nodekeeper-agent-x86_64"), "a newer agent").unwrap();
-    account.answers(
-        "s3api-head-object.once.err",
-        "An error occurred (404) when calling the HeadObject operation: Not Found",
-    );
+    let missing = "An error occurred (404) when calling the HeadObject operation: Not Found";
+    account.answers("s3api-head-object.once.err", missing);
+    // The upload is interrupted, and then somebody else stores a policy: what is stored stays.
+    account.answers("s3-cp.once.err", "upload failed: Connection was closed before we received a valid response");
+    let error = account.up("", &["--yes"]).await.error();
+    assert!(error.contains("the upload of the agents is not done") && error.contains("goes on there"), "{error}");
+    let stored = account.world.store().control().await.unwrap().policy.unwrap();
+    let (theirs, _) = change(Some(&stored), &stored);
+    let world = account.world.clone();
+    account.world.cluster.store = Watched::rival(world.cluster.dynamo.clone(), vec![theirs]);
+    let error = account.up("", &["--yes"]).await.error();
+    assert!(error.contains("the policy is not done") && error.contains("someone else stored one meanwhile"), "{error}");
+    account.world = world;
+    let after = account.world.store().control().await.unwrap().policy.unwrap();
+    assert_eq!((&after.document, after.version.number()), (&stored.document, 2));
+    account.answers("s3api-head-object.once.err", missing);
     let said = account.up("", &["--yes"]).await;
     assert!(said.out.starts_with("~ agent.x86_64: ") && said.out.lines().count() == 3, "{}", said.out);
-    assert!(account.calls().contains("s3 cp --only-show-errors"), "{}", account.calls());
+    assert_eq!(account.calls().matches("s3 cp --only-show-errors").count(), 2, "{}", account.calls());
+}
+
+#[tokio::test]
+async fn nodes_of_arm64_have_an_image_sizes_and_an_agent_of_arm64() {
+    let image =
+        "NodeImage=resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-arm64 --region eu-1";
+    for (agents, more) in [
+        (&["x86_64", "aarch64"][..], &["--yes", "--arch", "arm64"][..]),
+        // There is nothing else in this release.
+        (&["aarch64"], &["--yes"]),
+        (&["aarch64"], &["--yes", "--parameter", "NodeImage=ami-7"]),
+    ] {
+        let account = Account::new(false).await;
+        std::fs::remove_file(account.dir.path().join("nodekeeper-agent-x86_64")).unwrap();
+        for arch in agents {
+            std::fs::write(account.dir.path().join(format!("nodekeeper-agent-{arch}")), arch).unwrap();
+        }
+        let said = account.up("", more).await;
+        assert!(said.err.contains("nodes of arm64 in vpc-1: "), "{}", said.err);
+        let (calls, own) = (account.calls(), more.contains(&"NodeImage=ami-7"));
+        assert_eq!((calls.contains(image), calls.contains("VpcId=vpc-1 NodeImage=ami-7")), (!own, own), "{calls}");
+        let policy = Policy::from_toml(&std::fs::read_to_string(account.policy()).unwrap()).unwrap();
+        assert!(policy.size.is_empty() && policy.several.iter().all(|size| size.arch == Arch::Arm64), "{policy:?}");
+        let place = policy.agent.arm64.unwrap().to_string();
+        // The digest of the text `aarch64`.
+        let (name, digest) = place.rsplit_once("/").unwrap().1.split_once("#sha256=").unwrap();
+        assert_eq!((&name[..25], &name[25..]), ("nodekeeper-agent-aarch64-", &digest[..12]));
+        assert_eq!(policy.agent.x86_64.is_some(), agents.contains(&"x86_64"));
+        // Of a cluster that is there, the image and the policy decide.
+        let said = account.up("", &["--yes", "--arch", "arm64"]).await;
+        assert!(said.err.contains("--arch is for a new cluster"), "{}", said.err);
+        assert_eq!(account.calls().matches("NodeImage=").count(), 1, "{}", account.calls());
+    }
+    let error = Account::new(false).await.up("", &["--yes", "--arch", "arm64"]).await.error();
+    assert!(error.contains("no agent for this --arch"), "{error}");
 }
 
 #[tokio::test]
@@ -203,6 +251,8 @@ async fn each_failure_of_up_says_why_and_how_to_go_on() {
     let (denied, expired) = (refused("AccessDenied", "not you"), refused("ExpiredToken", "The token is over"));
     let taken = refused("403", "Forbidden");
     let (exists, quota) = (event("test-jobs already exists"), event("Table limit exceeded"));
+    let few = event("decreases account's UnreservedConcurrentExecution below its minimum value of [100]");
+    let no_image = refused("AccessDeniedException", "not authorized to perform: ssm:GetParameters");
     let failed = "Failed to create/update the stack";
     for (plant, says) in [
         (&[("sts-get-caller-identity.err", expired.as_str())][..], "The token is over; sign in again"),
@@ -231,6 +281,14 @@ async fn each_failure_of_up_says_why_and_how_to_go_on() {
         (
             &[("cloudformation-deploy.err", failed), ("cloudformation-describe-stack-events", quota.as_str())],
             "JobsTable: Table limit exceeded; a quota of the account is used up",
+        ),
+        (
+            &[("cloudformation-deploy.err", failed), ("cloudformation-describe-stack-events", few.as_str())],
+            "the stack is not done|the account has too few: give --parameter UrlConcurrency=0",
+        ),
+        (
+            &[("cloudformation-deploy.err", no_image.as_str())],
+            "ssm:GetParameters; if a rule of the organization denies it to all, name an image: --parameter NodeImage=ami-",
         ),
         (
             &[("s3-cp.err", denied.as_str()), ("s3api-head-object.err", taken.as_str())],
@@ -358,6 +416,8 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
             "An error occurred (SignatureDoesNotMatch) when calling the X operation: Signature expired: now is later",
             "WRONG credentials|set the clock of this machine",
         ),
+        ("sts-get-caller-identity.err", &refused("ExpiredToken"), "WRONG credentials|sign in again"),
+        ("sts-get-caller-identity.err", "Unable to locate credentials.", "WRONG credentials|set AWS_PROFILE"),
         (
             "sns-list-subscriptions-by-topic",
             r#"{"Subscriptions": []}"#,
@@ -372,6 +432,16 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
             "cloudformation-describe-stacks",
             &stack_in("ROLLBACK_COMPLETE"),
             "WRONG stack test in the state ROLLBACK_COMPLETE|makes it anew",
+        ),
+        (
+            "cloudformation-describe-stacks",
+            &stack_in("UPDATE_ROLLBACK_FAILED"),
+            "WRONG stack the stack test is in the state UPDATE_ROLLBACK_FAILED|continue-update-rollback",
+        ),
+        (
+            "cloudformation-describe-stacks",
+            &stack_in("UPDATE_IN_PROGRESS"),
+            "another deployment of the stack test runs",
         ),
         ("cloudformation-describe-stacks.err", NO_STACK, "look stack there is none yet: nodekeeper up test"),
         ("lambda-invoke", r#"{"StatusCode": 200, "FunctionError": "Unhandled"}"#, "WRONG run|see its log"),

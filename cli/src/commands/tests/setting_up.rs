@@ -50,7 +50,7 @@ async fn the_printed_defaults_are_a_file_that_is_checked_and_stored_as_it_is() {
     let checked = world.run(&["policy", "check", &written]).await;
     assert!(checked.out.ends_with("is valid: 1 size, at most 64 nodes\n"), "{checked:?}");
     assert!(
-        checked.err.starts_with("no agent is named: ") && checked.err.contains("\nnot compared with"),
+        checked.err.starts_with("no agent is named for x86_64: ") && checked.err.contains("\nnot compared with"),
         "{checked:?}"
     );
     assert_eq!(world.run(&["policy", "set", &written]).await.done(), "stored as version 1\n");
