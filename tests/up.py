@@ -39,6 +39,9 @@ VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package
 # Images that the emulator has.
 IMAGES = {"x86_64": "ami-03cf127a", "arm64": "ami-0e9271c829888680e"}
 REGION = "eu-west-1"
+# What the commands take from the local system.
+OF_LOCAL = """ACCESS_KEY_ID SECRET_ACCESS_KEY REGION
+  ENDPOINT_URL_DYNAMODB ENDPOINT_URL_EC2 ENDPOINT_URL_PRICING ENDPOINT_URL_SERVICE_QUOTAS"""
 
 sys.path.insert(0, str(ROOT / "infra"))
 sys.dont_write_bytecode = True
@@ -205,7 +208,7 @@ def main():
         try:
             with system(scratch, endpoint) as local:
                 urls |= {f"{name}Url": local[f"NODEKEEPER_{name.upper()}_URL"] for name in ("Heartbeat", "Sweep", "Grant")}
-                of_local = {name: value for name, value in local.items() if name.startswith("AWS_")}
+                of_local = {f"AWS_{name}": local[f"AWS_{name}"] for name in OF_LOCAL.split()}
                 shown = three_steps(Terminal(empty, {**emulated, **of_local, "AWS_ENDPOINT_URL_S3": endpoint}), dist)
             several_clusters(Terminal(empty / f"nodekeeper-{VERSION}-{os.uname().machine}", emulated), endpoint)
         finally:
@@ -224,7 +227,7 @@ def system(scratch, endpoint):
     # Its machines store outputs at the emulator.
     os.environ["AWS_ENDPOINT_URL_S3"] = endpoint
     with Local("--cluster", "lab", "--policy", str(scratch / "local.toml"), "--no-user-data") as local:
-        env = {name: value for name, value in local.environment().items() if name not in os.environ}
+        env = local.environment()
         keys = {name.lower(): env[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
         db = boto3.client("dynamodb", endpoint_url=env["AWS_ENDPOINT_URL_DYNAMODB"], region_name=env["AWS_REGION"], **keys)
         db.delete_item(TableName="lab-control", Key={"key": {"S": "policy"}})
@@ -242,7 +245,7 @@ def three_steps(terminal, dist):
     needs(terminal.run("./nodekeeper doctor lab"), "stack", "there is none yet: nodekeeper up lab")
     made = terminal.run("./nodekeeper up lab")
     needs(made, f"the agent for {os.uname().machine}", "wrote policy.toml", "stored as version 1", "the cluster works")
-    assert terminal.run("NODEKEEPER_CLUSTER=lab ./nodekeeper run -- uname -m").count(os.uname().machine) == 1
+    needs(terminal.run("NODEKEEPER_CLUSTER=lab ./nodekeeper run -- uname -m"), f"\n{os.uname().machine}\n")
     shown = [terminal.recorded[n].replace("local-1", REGION) for n in (1, 3, 4)]
     policy = (terminal.directory / "policy.toml").read_text()
     needs(policy, 'template = "lab-node"', "/nodekeeper-agent-x86_64-", 's3 = "s3://')
