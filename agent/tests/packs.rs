@@ -3,11 +3,12 @@
 use crate::common::{TestNode, order};
 use model::wire::{AllocOrder, AllocUpdate};
 use model::{ClientStatus, Desired, EndCause, Pack};
+use std::num::NonZeroU32;
 use std::time::Instant;
 
 fn pack(copy: u32, script: &str, elements: &str, at_once: u32) -> AllocOrder {
     let mut order = order(copy, script);
-    order.work.pack = Some(Pack { elements: elements.parse().unwrap(), at_once });
+    order.work.pack = Some(Pack { at_once, ..Pack::of(elements.parse().unwrap()) });
     order
 }
 
@@ -68,6 +69,28 @@ async fn a_pack_that_is_told_to_stop_starts_nothing_more_and_what_it_stopped_cou
     let end = node.end_of(0).await;
     assert!(matches!(end.cause, Some(EndCause::Stopped { code: Some(0), .. })), "{end:?}");
     assert_eq!((results(&end), printed(&end, 1)), (r#"{"exit:0":"0"}"#.into(), "begun\nstopped\n"));
+}
+
+#[tokio::test]
+async fn after_as_many_failures_as_may_be_no_element_begins() {
+    let mut node = TestNode::new().await;
+    let script = "test $NODEKEEPER_ARRAY_INDEX = 1";
+    let orders = [(1, 0), (1, 1), (1, 2), (1, 10), (2, 2)].into_iter().zip(0..).map(|((at_once, max), copy)| {
+        let mut order = pack(copy, script, "0-5", at_once);
+        order.work.pack.as_mut().unwrap().max_failures = NonZeroU32::new(max);
+        order
+    });
+    node.with(|p| p.order(orders.collect()));
+    node.start(&[]);
+    for (copy, failed) in [(0, "0,2-5"), (1, "0"), (2, "0,2"), (3, "0,2-5")] {
+        let end = node.end_of(copy).await;
+        assert_eq!(end.run.elements.results.failed().to_string(), failed, "{copy}");
+        let failed = end.run.elements.results.failed().count();
+        assert_eq!(end.cause, Some(EndCause::ElementsFailed { failed, elements: 6 }), "{copy}");
+    }
+    // What runs beside the last failure runs to its end.
+    let failed = node.end_of(4).await.run.elements.results.failed().count();
+    assert!((2..=3).contains(&failed), "{failed}");
 }
 
 #[tokio::test]

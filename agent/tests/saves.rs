@@ -46,7 +46,7 @@ fn cases(kinds: &[bool], signals: &[(Option<&str>, u64)], image: Option<&str>) -
                 let work = Work {
                     timeout_s: if is_limit { limit_s } else { 0 },
                     image: image.map(str::to_owned),
-                    pack: is_pack.then(|| Pack { elements: "0-1".parse().unwrap(), at_once: 2 }),
+                    pack: is_pack.then(|| Pack { at_once: 2, ..Pack::of("0-1".parse().unwrap()) }),
                     ..plain.work
                 };
                 let env = [("PROGRAM".to_owned(), PROGRAM.to_owned())].into();
@@ -142,7 +142,7 @@ async fn what_does_not_end_in_time_is_killed_and_the_exit_code_is_that_of_the_fi
     let orders = images.iter().zip(0..).map(|(image, copy)| {
         let plain = order(copy, STAYS);
         let failure_policy = FailurePolicy { kill_timeout_s: 1, ..plain.failure_policy };
-        let pack = (copy == 1).then(|| Pack { elements: "0".parse().unwrap(), at_once: 1 });
+        let pack = (copy == 1).then(|| Pack::of("0".parse().unwrap()));
         AllocOrder { failure_policy, work: Work { image: image.clone(), pack, ..plain.work }, ..plain }
     });
     node.with(|p| p.order(orders.collect()));

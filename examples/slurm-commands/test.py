@@ -32,13 +32,22 @@ MISTAKES = [
     (["sbatch", "--nodes=2", "--wrap=true"], "a job has one node here"),
     (["sbatch", "--frob", "--wrap=true"], "unrecognized arguments: --frob"),
     (["sbatch", "--dependency=singleton", "--wrap=true"], "singleton: is not known here"),
-    (["sbatch", "--dependency=afterok:999", "--wrap=true"], "afterok:999 is not known here"),
+    (["sbatch", "--dependency=afterok:1:999", "--wrap=true"], "Invalid job id specified: 999"),
     (["sbatch", "test.py"], "this does not look like a batch script"),
     (["sbatch", "missing.sh"], "missing.sh"),
     (["sacct", "-o", "Frob"], "the field Frob is not known here"),
     (["squeue", "-o", "%y"], "the field %y is not known here"),
     (["scancel"], "say which jobs"),
     (["scancel", "-s", "USR1", "1"], "a signal is not sent here"),
+    (["srun", "--array=0-3", "true"], "unrecognized arguments: --array"),
+]
+# What names mean, of an array with the indexes 0 to 3 whose number stands for {}: the indexes, and what is said of other names.
+NAMES = [
+    ("{}", "0123", ""), ("{}_1", "1", ""), ("{}_[0-1]", "01", ""), ("{}_[0,2-3%2]", "023", ""), ("{}_[1-3:2]", "13", ""), ("{}.batch", "0123", ""),
+    ("{}_2,{}_0", "02", ""), ("{}_[0,3],{}_2.0", "023", ""), ("{}_[2-9]", "23", "Invalid job id specified: {}_[2-9]"),
+    ("{}_4", "", "Invalid job id specified: {}_4"), ("99999", "", "Invalid job id specified: 99999"),
+    ("{}_1,99999,0", "1", "Invalid job id specified: 99999, 0"), ("{}_x", "", "{}_x is no number of a job"), ("{}_[]", "", "{}_[] is no number of a job"),
+    ("{}_[a]", "", "a is no array"),
 ]
 SUBMITIT = """
 import submitit
@@ -95,6 +104,7 @@ def test(local):
         return subprocess.run(line, env=env, cwd=work, input=text, capture_output=True, text=True, check=False)
 
     commands(run, work)
+    names(run)
     ends(run, local)
     for line, expected in MISTAKES:
         said = run(line[0], *[str(HERE / word) if word == "test.py" else word for word in line[1:]])
@@ -134,8 +144,34 @@ def commands(run, work):
     check("what they print is where Slurm writes it", made == wanted, made)
     said = run("srun", "sh", "-c", "pwd; exit 5")
     check("srun runs here what it is given, and ends as it", (said.returncode, said.stdout) == (5, f"{work}\n"), said)
+    said = run("srun", "-n3", "--output=srun-%t.txt", "--export=ALL,WORD=two words", "sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS $WORD")
+    made = [(work / f"srun-{task}.txt").read_text() for task in range(3)] if said.returncode == 0 else said
+    check("srun -n starts so many tasks", made == [f"{task} of 3 two words\n" for task in range(3)], made)
+    said = run("srun", "-n3", "sh", "-c", "echo $SLURM_PROCID")
+    check("whose output is here", (said.returncode, sorted(said.stdout.split())) == (0, ["0", "1", "2"]), said)
+    said = run("sacct", "-n", "-P", "-o", "jobname,state,alloccpus")
+    check("and it is a job with a number", said.stdout.splitlines()[-1] == "sh|COMPLETED|3", said)
     said = run("sbatch", text="#!/bin/sh\necho from standard input >stdin.txt\n")
     wait_until("a script from standard input runs", lambda: (work / "stdin.txt").exists())
+
+
+def names(run):
+    """Each command takes the same names for the same jobs, and no command takes a wrong one for nothing."""
+    number = run("sbatch", "--parsable", "--array=0-3", "--wrap=sleep 600").stdout.strip()
+
+    def left():
+        return "".join(line.removeprefix(f"{number}_") for line in run("squeue", "-h", "-o", "%i", "-j", number).stdout.split())
+
+    for name, indexes, error in [*NAMES, (str(int(number) + 2), "2", "")]:
+        name, error = name.replace("{}", number), error.replace("{}", number)
+        said = run("squeue", "-h", "-o", "%i", "-j", name)
+        is_right = said.stdout.split() == [f"{number}_{index}" for index in indexes] and error in said.stderr and (said.returncode != 0) == bool(error)
+        check(f"squeue -j {name}", is_right and bool(said.stderr) == bool(error), said)
+    said = run("sacct", "-n", "-j", "99999")
+    check("sacct knows nothing of an unknown job, as that of Slurm", (said.returncode, said.stdout, said.stderr) == (0, "", ""), said)
+    for name, code, rest in [(f"{number}_[0-1]", 0, "23"), (f"99999,{number}_3", 1, "2"), ("99999", 1, "2"), (number, 0, "")]:
+        said = run("scancel", name)
+        check(f"scancel {name}", (said.returncode, left(), "Invalid job id" in said.stderr) == (code, rest, code == 1), (said, left()))
 
 
 def ends(run, local):
@@ -151,10 +187,12 @@ def ends(run, local):
         return run("sacct", "-n", "-P", "-o", "state", "-j", numbers[wanted]).stdout.strip()
 
     wait_until("it runs", lambda: state("CANCELLED") == "RUNNING" and state("RUNNING") == "RUNNING")
+    said = run("squeue", "-h", "-o", "%N %R", "-j", numbers["RUNNING"])
+    check("squeue says where", len(set(said.stdout.split())) == 1 and said.stdout.startswith("slot-"), said)
     check("scancel ends jobs by name", run("scancel", "--name", "mine").returncode == 0)
     for wanted in numbers:
         wait_until(f"a job is {wanted}", lambda wanted=wanted: state(wanted) == wanted)
     # What nodekeeper has forgotten, sacct still knows.
     check("scancel ends jobs by number", run("scancel", numbers["RUNNING"]).returncode == 0)
     jobs = {job["job_id"]: job for job in json.loads(local.run("jobs", "--all", "--json").stdout)}
-    check("each submission made its jobs once", len(jobs) == 12, len(jobs))
+    check("each submission made its jobs once", len(jobs) == 18, len(jobs))

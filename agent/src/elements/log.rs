@@ -12,7 +12,7 @@
 use super::frames::{BadStream, FrameContent, FrameParser};
 use crate::isolation::cgroup;
 use crate::machine::atomic_file::if_there;
-use model::{ElementReport, EndCause, Outcome, Ranges, Stream};
+use model::{ElementReport, EndCause, Outcome, Pack, Ranges, Stream};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -97,8 +97,8 @@ impl ElementsLog {
     }
 
     /// Notes the elements that still ran when the alloc ended for this cause. Returns the cause of the alloc: if all elements were
-    /// run, their results decide it.
-    pub(crate) fn end(mut self, cause: EndCause, all: &Ranges) -> EndCause {
+    /// run that begin, their results decide it.
+    pub(crate) fn end(mut self, cause: EndCause, pack: &Pack) -> EndCause {
         let outcome = Outcome::of_end(&cause);
         for (element, bytes) in std::mem::take(&mut self.running) {
             // Only one element at a time prints into the output, so these bytes are the last ones there.
@@ -110,7 +110,7 @@ impl ElementsLog {
         let lost = |why: String| EndCause::Lost { why };
         match report_in(&self.path) {
             Ok(told) => {
-                told.results.cause(all).unwrap_or_else(|| lost("what ran its elements ended before them".into()))
+                told.results.cause(pack).unwrap_or_else(|| lost("what ran its elements ended before them".into()))
             }
             Err(e) => lost(format!("cannot read how its elements ended: {e}")),
         }
@@ -175,7 +175,7 @@ mod tests {
             log.read(&Frame { element, content }.bytes(), |_, bytes| printed.extend_from_slice(bytes)).unwrap();
         }
         let over = EndCause::OverMemory { allowed_mib: 1, used_mib: None };
-        assert_eq!(log.end(over.clone(), &Ranges::of(0, 3)), over);
+        assert_eq!(log.end(over.clone(), &Pack::of(Ranges::of(0, 3))), over);
         assert_eq!(printed, b"one!tw");
         fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"9 exit:0 7").unwrap();
         let told = report_in(&path).unwrap();

@@ -1,7 +1,8 @@
 //! The process that runs the elements of a pack, as the job's user and with all its restrictions.
 //!
 //! Guarantees: at most `at_once` elements run at the same time; each has its number in `NODEKEEPER_ARRAY_INDEX`, a process group of its
-//! own which ends with it, and the time limit of the job; after the order to stop none is started.
+//! own which ends with it, and the time limit of the job; after the order to stop none is started, nor after as many failures as
+//! the pack may have.
 //! Does not: give an element a work directory of its own, or find a process that left the group of its element: that one ends with
 //! the alloc.
 
@@ -92,13 +93,13 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
     let writer = writer.map_err(|e| cannot("start its elements", &e))?;
     let (orders, order) = watch::channel(Order::Run);
     let mut signals = StopSignals::listen(&elements.policy).map_err(|e| cannot("listen for its end", &e))?;
-    let Pack { elements: numbers, at_once } = elements.pack.clone();
-    let mut waiting = numbers.iter();
+    let pack = elements.pack.clone();
+    let (mut waiting, mut failed) = (pack.elements.iter(), 0);
     let runner = Arc::new(ElementRunner { command, elements, clock, frames: Mutex::new(frames), order });
     let (mut running, mut end) = (JoinSet::new(), Ok(()));
     loop {
-        while running.len() < at_once.max(1) as usize && *orders.borrow() == Order::Run && end.is_ok() {
-            let Some(element) = waiting.next() else { break };
+        while running.len() < pack.at_once.max(1) as usize && *orders.borrow() == Order::Run && end.is_ok() {
+            let Some(element) = waiting.next().filter(|_| !pack.is_over_with(failed)) else { break };
             let runner = Arc::clone(&runner);
             running.spawn(async move { runner.one(element).await });
         }
@@ -106,7 +107,8 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
         tokio::select! {
             ended = running.join_next() => match ended {
                 None => break,
-                Some(Ok(ended)) => end = end.and(ended),
+                Some(Ok(Ok(outcome))) => failed += u64::from(outcome.is_some_and(|outcome| outcome != Outcome::SUCCESS)),
+                Some(Ok(Err(cause))) => end = end.and(Err(cause)),
                 Some(Err(e)) => end = Err(EndCause::Lost { why: format!("the task of an element failed: {e}") }),
             },
             content = signals.next(now) => {
@@ -177,7 +179,8 @@ enum Printed {
 }
 
 impl ElementRunner {
-    async fn one(&self, element: u32) -> Result<(), EndCause> {
+    /// Runs an element. `None` if it has no outcome, because it was asked to stop.
+    async fn one(&self, element: u32) -> Result<Option<Outcome>, EndCause> {
         self.say(Frame { element, content: FrameContent::Begin }.bytes()).await;
         let mut printed = match self.elements.pack.at_once {
             0 | 1 => Printed::AtOnce,
@@ -187,7 +190,8 @@ impl ElementRunner {
             Ok(child) => self.follow(element, child, &mut printed).await?,
             Err(outcome) => Some(outcome),
         };
-        self.end(element, printed, outcome).await.map_err(|e| cannot("keep what an element printed", &e))
+        self.end(element, printed, outcome).await.map_err(|e| cannot("keep what an element printed", &e))?;
+        Ok(outcome)
     }
 
     /// Starts an element. If its program cannot be executed, the outcome is the exit code that a shell gives.
@@ -212,7 +216,7 @@ impl ElementRunner {
         }
     }
 
-    /// Waits for an element. `None` if it has no outcome, because it was asked to stop.
+    /// Waits for an element, and for its outcome.
     async fn follow(&self, element: u32, mut child: Child, printed: &mut Printed) -> Result<Option<Outcome>, EndCause> {
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
         let mut order = self.order.clone();

@@ -142,7 +142,7 @@ mod tests {
         let plain = testing::order(0, 1);
         assert_eq!(looked_at(&plain, 4), [60, 300, 1260, 4860, 8460, 12060]);
         let mut pack = plain.clone();
-        pack.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+        pack.work.pack = Some(Pack::of(Ranges::of(0, 9)));
         assert_eq!(looked_at(&pack, 1).len(), 59);
         let mut image = plain;
         image.work.image = Some("alpine".into());

@@ -107,7 +107,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         // Readers take the output of a command that ended by itself for complete. So lost output changes the cause.
         cause = lost.filter(|_| matches!(cause, EndCause::Exited { .. })).unwrap_or(cause);
         if let (Some(pack), Some(log)) = (&task.order.work.pack, capture.elements()) {
-            cause = log.end(cause, &pack.elements);
+            cause = log.end(cause, pack);
         }
     }
     let (cause, kept) = alloc.keep(role, cause, limit).await;

@@ -217,7 +217,7 @@ impl Session {
             Verb::List(jobs) => {
                 let ids = self.ids(&jobs).await?;
                 let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
-                json!({"rows": jobs.iter().map(JobRow::of).collect::<Vec<_>>()})
+                json!({"rows": self.rows(&jobs, context.now()).await?})
             }
             Verb::Cancel(given) => self.change(context, ActionName::Cancel, &given).await?,
             Verb::Pause(jobs) => self.change(context, ActionName::Pause, &jobs).await?,
@@ -278,6 +278,18 @@ impl Session {
             ids.extend(finder.jobs(text).await?);
         }
         Ok(ids)
+    }
+
+    /// The rows of these jobs. Programs ask often, so nothing is planned for them: what a job waits for is only what it says itself.
+    async fn rows(&self, jobs: &[Job], now: Time) -> anyhow::Result<Vec<JobRow>> {
+        let live = jobs.iter().filter(|job| !job.summary.state.is_ended()).flat_map(|job| job.summary.allocs.iter());
+        let allocs = self.cluster.store.allocs_listed(live.copied()).await?.rows;
+        let places = allocs.iter().map(|alloc| (alloc.id(), alloc.summary.slot)).collect();
+        let mut rows: Vec<JobRow> = jobs.iter().map(JobRow::of).collect();
+        for row in &mut rows {
+            row.add_live(row.summary.own_wait(now).map(|why| why.to_string()), &places);
+        }
+        Ok(rows)
     }
 
     /// Looks at what has ended since the last time.

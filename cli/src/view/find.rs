@@ -15,12 +15,14 @@ use crate::console::show::{one_line, several};
 use anyhow::bail;
 use model::array::MAX_ARRAY;
 use model::{AllocId, Array, Job, JobId, JobSummary, NodeId, NodeRecord, Ranges, Slot};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::{DbError, Store};
 
 /// The fewest characters of a part of an id. A shorter part would fit many ids by chance.
 const SHORTEST: usize = 4;
+/// How many arrays of packs with one name are looked at for elements that ran again.
+const MOST_ARRAYS: usize = 20;
 /// How many candidates an error lists.
 const LISTED: usize = 8;
 /// How many of the newest jobs with a name are looked at. An older one is found by its id.
@@ -54,13 +56,56 @@ pub(crate) struct Meant {
     pub(crate) ids: Vec<JobId>,
     /// Whether a name was given, which may be that of an array.
     is_by_name: bool,
-    /// The element of a pack that is meant.
-    pub(crate) element: Option<u32>,
+    /// Of these packs, only these elements are meant.
+    packs: BTreeMap<JobId, Ranges>,
 }
 
 impl Meant {
     const fn these(ids: Vec<JobId>, is_by_name: bool) -> Self {
-        Self { ids, is_by_name, element: None }
+        Self { ids, is_by_name, packs: BTreeMap::new() }
+    }
+
+    /// The elements of these packs. Of elements that are in several packs, those of the first one are meant.
+    fn packs<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Self {
+        let (mut packs, mut taken) = (BTreeMap::new(), Ranges::default());
+        for job in jobs {
+            let new = elements(job).without(&taken);
+            taken.extend(&new);
+            packs.insert(job.summary.job_id, new);
+        }
+        packs.retain(|_, elements| !elements.is_empty());
+        let mut ids: Vec<JobId> = packs.keys().copied().collect();
+        ids.sort_by_key(|id| packs.get(id).and_then(|elements| elements.iter().next()));
+        Self { ids, is_by_name: true, packs }
+    }
+
+    /// What of this has one of these numbers.
+    fn only(mut self, numbers: &Ranges) -> Self {
+        match self.packs.is_empty() {
+            true => self.ids.retain(|id| numbers.contains(Array::number(*id))),
+            false => {
+                self.packs.values_mut().for_each(|elements| *elements = elements.within(numbers));
+                self.packs.retain(|_, elements| !elements.is_empty());
+                self.ids.retain(|id| self.packs.contains_key(id));
+            }
+        }
+        self.is_by_name = false;
+        self
+    }
+
+    /// The numbers of this job in its array that are meant. A job that is no pack has one.
+    pub(crate) fn elements(&self, job: &Job) -> Ranges {
+        self.packs.get(&job.summary.job_id).cloned().unwrap_or_else(|| elements(job))
+    }
+
+    /// Whether only some elements of this job are meant.
+    pub(crate) fn is_part_of(&self, job: &Job) -> bool {
+        self.elements(job) != elements(job)
+    }
+
+    /// The elements of this job that are meant, if numbers were given and these are only some of its elements.
+    pub(crate) fn given_part(&self, job: &Job) -> Option<Ranges> {
+        (!self.is_by_name && self.is_part_of(job)).then(|| self.elements(job))
     }
 
     /// How many jobs the array has, or the part of it that is meant; `None`: one job is meant. Rows of ended jobs are deleted after a
@@ -72,6 +117,12 @@ impl Meant {
         let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX).max(self.ids.len());
         Some(count).filter(|count| *count > 1)
     }
+}
+
+/// The numbers of a job in its array: those of its pack, or its own.
+fn elements(job: &Job) -> Ranges {
+    let own = Array::number(job.summary.job_id);
+    job.work.pack.as_ref().map_or_else(|| Ranges::of(own, own), |pack| pack.elements.clone())
 }
 
 enum Match {
@@ -130,36 +181,85 @@ impl<'a> Finder<'a> {
         self.meant(given).await.map(|meant| meant.ids)
     }
 
+    /// The same for a command that changes whole jobs: an element of a pack is none.
+    pub(crate) async fn whole_jobs(&self, given: &str) -> anyhow::Result<Vec<JobId>> {
+        let meant = self.meant(given).await?;
+        let packs = self.cluster.store.jobs_of(meant.packs.keys().copied()).await?.rows;
+        if let Some((job, part)) = packs.iter().find_map(|job| Some((job, meant.given_part(job)?))) {
+            let (id, all) = (short(job.summary.job_id), elements(job));
+            bail!(
+                "{part} of {} is a part of the pack {id}, whose elements {all} are one job: give {id}",
+                quoted(given)
+            );
+        }
+        Ok(meant.ids)
+    }
+
     /// The jobs with these numbers, of the array with this name or of the array of this job. A number may be that of an element of
     /// a pack.
     async fn of_numbers(&self, array: &str, numbers: &Ranges) -> anyhow::Result<Meant> {
-        let ids = match self.matching(array).await? {
-            Match::Named(jobs) => self.of_array(array, &jobs).await?,
+        let all = match self.matching(array).await? {
+            Match::Named(jobs) if is_packed(&jobs) => self.of_packs(array, &jobs).await?,
+            Match::Named(jobs) => Meant::these(self.of_array(array, &jobs).await?, false),
             Match::Id(id) => {
                 let begin: String = id.to_string().chars().take(ARRAY_CHARS).collect();
                 let found = self.cluster.store.with_beginning(&begin, MAX_ARRAY as usize).await?;
                 let of_array: BTreeSet<JobId> =
                     found.ids.into_iter().filter(|n| Array::of(*n) == Array::of(id)).collect();
-                of_array.into_iter().collect()
+                let is_pack = self.cluster.store.job(id).await?.is_some_and(|job| job.work.pack.is_some());
+                match is_pack {
+                    true => Meant::packs(&self.cluster.store.jobs_of(of_array).await?.rows),
+                    false => Meant::these(of_array.into_iter().collect(), false),
+                }
             }
         };
-        let meant: Vec<JobId> = ids.iter().copied().filter(|id| numbers.contains(Array::number(*id))).collect();
-        if !meant.is_empty() {
-            return Ok(Meant::these(meant, false));
+        let meant = all.only(numbers);
+        if meant.ids.is_empty() {
+            return Err(NoSuch(format!("{} has no stored job with the number {numbers}", quoted(array))).into());
         }
-        let first = numbers.iter().next().unwrap_or_default();
-        let before = ids.iter().copied().rfind(|id| Array::number(*id) < first);
-        let has_it = |job: &Job| job.work.pack.as_ref().is_some_and(|pack| pack.elements.contains(first));
-        match self.cluster.store.jobs_of(before).await?.rows.iter().find(|job| has_it(job)) {
-            Some(pack) => Ok(Meant { element: Some(first), ..Meant::these(vec![pack.summary.job_id], false) }),
-            None => Err(NoSuch(format!("{} has no stored job with the number {numbers}", quoted(array))).into()),
-        }
+        Ok(meant)
     }
 
     async fn with_name(&self, text: &str) -> anyhow::Result<Meant> {
         match self.matching(text).await? {
             Match::Id(id) => Ok(Meant::these(vec![id], false)),
+            Match::Named(jobs) if is_packed(&jobs) => self.of_packs(text, &jobs).await,
             Match::Named(jobs) => Ok(Meant::these(self.of_array(text, &jobs).await?, true)),
+        }
+    }
+
+    /// All elements of the packs with this name of the array of these packs. Elements that ran again are an array of their own, with the
+    /// same name and count: of each number, the newest is meant.
+    async fn of_packs(&self, name: &str, jobs: &[JobSummary]) -> anyhow::Result<Meant> {
+        let mut live: BTreeSet<Array> = jobs.iter().map(|job| Array::of(job.job_id)).collect();
+        let count = jobs.iter().filter_map(|job| job.array_count).max();
+        let is_whole = |packs: &Vec<Job>| {
+            let elements = packs.iter().map(|job| elements(job).count()).sum::<u64>();
+            count.is_none_or(|count| elements >= u64::from(count))
+        };
+        let newest = live.last().copied();
+        let (mut arrays, mut below) = (BTreeMap::<Array, Vec<Job>>::new(), self.below);
+        loop {
+            let found = self.cluster.store.named(name, below, 1000).await?;
+            below = found.ids.last().copied();
+            for job in self.cluster.store.jobs_of(found.ids).await?.rows {
+                if job.summary.array_count == count && job.work.pack.is_some() {
+                    arrays.entry(Array::of(job.summary.job_id)).or_default().push(job);
+                }
+            }
+            let has_whole = arrays.iter().any(|(array, packs)| Some(*array) <= newest && is_whole(packs));
+            if has_whole || !found.more || arrays.len() > MOST_ARRAYS {
+                break;
+            }
+        }
+        // What ended and was no rerun of this array is of another one.
+        arrays.retain(|array, packs| live.contains(array) || Some(*array) < newest || !is_whole(packs));
+        let last = arrays.iter().rev().find(|(_, packs)| is_whole(packs)).map(|(array, _)| *array);
+        arrays.retain(|array, _| Some(*array) >= last);
+        live.retain(|array| !arrays.contains_key(array));
+        match live.is_empty() {
+            true => Ok(Meant::packs(arrays.values().rev().flatten())),
+            false => Err(ambiguous(name, jobs)),
         }
     }
 
@@ -226,22 +326,22 @@ impl<'a> Finder<'a> {
     }
 
     /// The jobs that the text means; or an alloc and its job. The id of an alloc ends with its member and its copy, such as `.0.0`.
-    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(Vec<JobId>, Option<AllocId>)> {
+    pub(crate) async fn work(&self, given: &str) -> anyhow::Result<(Meant, Option<AllocId>)> {
         let text = given.strip_prefix("alloc#").unwrap_or(given);
         let mut parts = text.rsplitn(3, '.');
         let (copy, member, job) = (number(parts.next()), number(parts.next()), parts.next());
         if let (Some(copy), Some(member), Some(job)) = (copy, member, job)
             && let Ok(job_id) = self.job(job).await
         {
-            return Ok((vec![job_id], Some(AllocId { job_id, member, copy })));
+            return Ok((Meant::these(vec![job_id], false), Some(AllocId { job_id, member, copy })));
         }
-        Ok((self.jobs(text).await?, None))
+        Ok((self.meant(text).await?, None))
     }
 
     /// As [`Finder::work`], of one job.
     pub(crate) async fn work_of_one(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
-        let (ids, only) = self.work(given).await?;
-        match ids.as_slice() {
+        let (meant, only) = self.work(given).await?;
+        match meant.ids.as_slice() {
             [id] => Ok((*id, only)),
             ids => Err(is_array(text_of(given), ids)),
         }
@@ -309,6 +409,10 @@ fn numbered(text: &str) -> Option<(&str, Ranges)> {
     let (array, numbers) = text.strip_suffix(']')?.rsplit_once('[')?;
     let numbers = if numbers == "*" { Ranges::of(0, MAX_ARRAY - 1) } else { numbers.parse().ok()? };
     Some((array, numbers)).filter(|(array, _)| !array.is_empty())
+}
+
+fn is_packed(jobs: &[JobSummary]) -> bool {
+    jobs.iter().any(|job| job.tries.elements.is_some())
 }
 
 /// Whether this can be the short id of a job: it has the length, and only characters of ULIDs.

@@ -93,7 +93,7 @@ impl LiveView {
 
     fn row(&self, job: &JobSummary, places: &BTreeMap<AllocId, Slot>) -> JobRow {
         let mut row = JobRow::of_summary(job);
-        row.add_snapshot(&self.present, places);
+        row.add_live(self.present.waits_because(job), places);
         row
     }
 

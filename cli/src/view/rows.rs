@@ -5,7 +5,6 @@
 
 use super::array::States;
 use super::next::NextRun;
-use super::present::Snapshot;
 use super::status::node_word;
 use crate::console::show;
 use model::{
@@ -92,9 +91,9 @@ impl JobRow {
         }
     }
 
-    /// Adds what the present says of a live job: why it waits, and where its allocs are.
-    pub(crate) fn add_snapshot(&mut self, present: &Snapshot, places: &BTreeMap<AllocId, Slot>) {
-        self.waits_because = present.waits_because(&self.summary);
+    /// Adds why it waits, and where its live allocs are.
+    pub(crate) fn add_live(&mut self, waits_because: Option<String>, places: &BTreeMap<AllocId, Slot>) {
+        self.waits_because = waits_because;
         self.slots = self.summary.allocs.iter().filter_map(|id| places.get(id).copied()).collect();
     }
 

@@ -213,7 +213,7 @@ mod tests {
         ];
         assert_eq!(lasting, [3600, 1830, 1030, 900, 900, 3600]);
         // The time limit is that of one element.
-        alloc.work.pack = Some(Pack { elements: "0-99".parse().unwrap(), at_once: 1 });
+        alloc.work.pack = Some(Pack::of("0-99".parse().unwrap()));
         assert_eq!(of(&alloc, 60, 30, 9999), 3600);
     }
 

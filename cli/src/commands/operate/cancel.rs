@@ -102,7 +102,7 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
     let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
     let finder = Finder::new(cluster);
     for text in given {
-        let found = match finder.jobs(text).await {
+        let found = match finder.whole_jobs(text).await {
             Ok(one) if one.len() == 1 => Ok(one),
             // What of an array has ended needs no word, unless all of it has.
             Ok(array) => not_ended(cluster, text, array).await,

@@ -83,7 +83,7 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
     let how = JobChange { action, reason: cluster.by().await?, keep, after: Box::new(after) };
     let (mut done, mut jobs, mut meant) = (true, Vec::new(), Vec::new());
     for given in &args.jobs {
-        match Finder::new(&cluster).jobs(given).await {
+        match Finder::new(&cluster).whole_jobs(given).await {
             Ok(ids) => meant.push((given, ids)),
             Err(e) => {
                 done = false;
@@ -117,7 +117,7 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
         return Err(UsageError("say what changes, such as --priority 900 or --memory 8G".to_owned()).into());
     }
     let cluster = context.cluster().await?;
-    let ids = Finder::new(&cluster).jobs(&args.job).await?;
+    let ids = Finder::new(&cluster).whole_jobs(&args.job).await?;
     let mut waiting = cluster.store.jobs_of(ids.iter().copied()).await?.all()?;
     waiting.retain(|job| job.summary.state == JobState::Queued);
     let mut specs = Vec::with_capacity(waiting.len());

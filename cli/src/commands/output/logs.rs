@@ -11,8 +11,9 @@ use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
 use anyhow::{bail, ensure};
 use clap::Args;
-use model::{Alloc, AllocId, Job, Stream};
+use model::{Alloc, AllocId, Job, Ranges, Stream};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// `logs`
 #[derive(Args, Clone, Debug)]
@@ -57,26 +58,39 @@ impl LogsArgs {
 pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let finder = Finder::new(&cluster);
-    // NAME[3] is an element of a pack if no job of the array has the number.
-    let of_pack = if args.id.ends_with(']') { finder.meant(&args.id).await?.element } else { None };
-    if let Some(element) = args.element.or(of_pack) {
-        return element_logs(context, &cluster, args, element).await;
+    let (meant, only) = finder.work(&args.id).await?;
+    if args.follow && meant.ids.len() > 1 {
+        return Err(is_array(&args.id, &meant.ids).context("--follow follows one job"));
     }
-    let (jobs, only) = finder.work(&args.id).await?;
-    if args.follow && jobs.len() > 1 {
-        return Err(is_array(&args.id, &jobs).context("--follow follows one job"));
-    }
-    let mut outcome = Exit::Done;
-    for job_id in &jobs {
+    let (mut outcome, mut has_element) = (Exit::Done, args.element.is_none());
+    for job_id in &meant.ids {
         let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
+        let part = match args.element {
+            Some(n) => Some(meant.elements(&job).within(&Ranges::of(n, n))),
+            None => meant.given_part(&job),
+        };
+        if part.as_ref().is_some_and(Ranges::is_empty) {
+            continue;
+        }
+        has_element = true;
         let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
         if args.follow {
             return follow(context, &cluster, job, allocs, args, only).await;
         }
-        if let missing @ Exit::Code(_) = of_job(context, &cluster, &job, allocs, args, only).await? {
+        let printed = match part.filter(|_| job.work.pack.is_some()) {
+            Some(part) => of_elements(context, &cluster, args, &job, &allocs, &part).await?,
+            None => of_job(context, &cluster, &job, allocs, args, only).await?,
+        };
+        if let missing @ Exit::Code(_) = printed {
             outcome = missing;
         }
     }
+    let element = args.element.unwrap_or_default();
+    ensure!(
+        has_element,
+        "no job {} has the element {element}: `nodekeeper job` shows its elements",
+        show::one_line(&args.id)
+    );
     Ok(outcome)
 }
 
@@ -133,49 +147,51 @@ pub(crate) async fn outputs(
     Ok(outcome)
 }
 
-/// Prints the output of an element of a pack, from when it last ran.
-async fn element_logs(
+/// Prints the output of some elements of a pack, of each from when it last ran. What is known of one is printed before an error about
+/// another.
+async fn of_elements(
     context: &mut Context<'_>,
     cluster: &Cluster,
     args: &LogsArgs,
-    element: u32,
+    job: &Job,
+    allocs: &[Alloc],
+    elements: &Ranges,
 ) -> anyhow::Result<Exit> {
-    let mut found = None;
-    for id in Finder::new(cluster).jobs(&args.id).await? {
-        let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
-        let has_it = |job: &Job| job.work.pack.as_ref().is_some_and(|pack| pack.elements.contains(element));
-        found = Some(job).filter(has_it).or(found);
+    let mut outcome = Exit::Done;
+    for element in elements.iter() {
+        let (of, bytes) = last_of(job, allocs, element)?;
+        let results = of.run.elements.results.iter();
+        for (result, _) in results.filter(|(_, elements)| elements.contains(element)) {
+            writeln!(context.err, "== element {element} of {}: {result}", of.id())?;
+        }
+        let (member, others) = (of.id().member, others(allocs, of.id()));
+        let mut stream = OutputStream::new(cluster, member, Until::Now, others, args.route());
+        stream.printer.only = Some(bytes);
+        if let missing @ Exit::Code(_) = stream.print(context, job).await? {
+            outcome = missing;
+        }
     }
-    let Some(job) = found else {
-        bail!("no job {} has the element {element}: `nodekeeper job` shows its elements", show::one_line(&args.id));
-    };
-    let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
-    let places = |alloc: &Alloc| Some((alloc.id(), alloc.run.elements.places.of(element)?));
-    let last = allocs.iter().filter_map(places).max_by_key(|(id, _)| id.copy);
-    let outcome = |of: Option<AllocId>| {
-        let allocs = allocs.iter().filter(|alloc| of.is_none_or(|id| alloc.id() == id));
-        let mut results = allocs.flat_map(|alloc| alloc.run.elements.results.iter());
-        results.find(|(_, elements)| elements.contains(element)).map(|(outcome, _)| outcome)
-    };
-    let Some((id, bytes)) = last else {
-        bail!(match outcome(None) {
-            Some(outcome) => format!(
-                "element {element} ended with {outcome}, and which part of the output is its own is not known: \
-                 `nodekeeper logs {}` prints all of it",
-                job.summary.job_id
-            ),
-            None if job.summary.state.is_ended() => format!("element {element} did not run to its end"),
-            None => format!(
-                "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
-            ),
-        });
-    };
-    if let Some(outcome) = outcome(Some(id)) {
-        writeln!(context.err, "== element {element} of {id}: {outcome}")?;
+    Ok(outcome)
+}
+
+/// The alloc in which an element last ran, and which bytes of its output are of the element.
+fn last_of<'a>(job: &Job, allocs: &'a [Alloc], element: u32) -> anyhow::Result<(&'a Alloc, Range<u64>)> {
+    let places = |alloc: &'a Alloc| Some((alloc, alloc.run.elements.places.of(element)?));
+    if let Some(last) = allocs.iter().filter_map(places).max_by_key(|(alloc, _)| alloc.id().copy) {
+        return Ok(last);
     }
-    let mut stream = OutputStream::new(cluster, id.member, Until::Now, others(&allocs, id), args.route());
-    stream.printer.only = Some(bytes);
-    stream.print(context, &job).await
+    let mut results = allocs.iter().flat_map(|alloc| alloc.run.elements.results.iter());
+    bail!(match results.find(|(_, elements)| elements.contains(element)) {
+        Some((outcome, _)) => format!(
+            "element {element} ended with {outcome}, and which part of the output is its own is not known: \
+             `nodekeeper logs {}` prints all of it",
+            job.summary.job_id
+        ),
+        None if job.summary.state.is_ended() => format!("element {element} did not run to its end"),
+        None => format!(
+            "nothing is known of element {element} yet: a node tells once in a minute which elements have ended"
+        ),
+    })
 }
 
 /// The other allocs.

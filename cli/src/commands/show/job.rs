@@ -52,7 +52,8 @@ async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs
     let Some(first) = jobs.first() else { bail!("{} is not stored", show::one_line(&args.job)) };
     let Job { summary, work, .. } = first;
     let all = summary.array_count.unwrap_or_default();
-    let (states, alike) = (States::of(jobs.iter().map(|job| &job.summary)), alike(&jobs));
+    let alike = alike(jobs.iter().map(|job| (job, meant.elements(job))));
+    let states = States::of_groups(&alike);
     if args.json {
         let shape = json!({
             "name": summary.name, "by": summary.by, "labels": summary.labels, "key": first.key, "array_count": all, "states": states, "alike": alike,

@@ -95,7 +95,7 @@ async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobL
     }
     let places = present.places();
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
-        job.add_snapshot(&present, &places);
+        job.add_live(present.waits_because(&job.summary), &places);
     }
     let cut = if jobs.len() > args.limit.get() { Cut::More } else { cut };
     jobs.truncate(args.limit.get());

@@ -46,14 +46,15 @@ impl<'a> JobNames<'a> {
     ) -> anyhow::Result<()> {
         for (given, end) in after {
             let ids = match earlier.get(given) {
-                Some(jobs) => jobs.iter().map(|job| job.summary.job_id).collect(),
+                Some(jobs) => jobs.iter().map(id_of).collect(),
                 None => {
                     let (meant, jobs) = self.stored(given).await?;
                     check(meant, jobs, end)?;
-                    meant.ids.clone()
+                    let done: BTreeSet<JobId> = jobs.iter().filter(|job| is_done(meant, job)).map(id_of).collect();
+                    meant.ids.iter().copied().filter(|id| !done.contains(id)).collect()
                 }
             };
-            ids.into_iter().for_each(|id| spec.follow(id, end));
+            Vec::into_iter(ids).for_each(|id| spec.follow(id, end));
         }
         for from in from_jobs {
             match earlier.get(from.job.as_str()) {
@@ -70,20 +71,20 @@ impl<'a> JobNames<'a> {
     }
 }
 
-/// The jobs that the elements of an array follow, by the numbers of the elements.
+/// The jobs that the elements of an array follow, by the numbers of the elements; `None`: it has been done.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AfterEach(BTreeMap<u32, JobId>);
+pub(crate) struct AfterEach(BTreeMap<u32, Option<JobId>>);
 
 impl AfterEach {
     /// Each element of these jobs follows the element of the given array with the same number.
     pub(crate) async fn of(names: &mut JobNames<'_>, given: &str, jobs: &[Job]) -> anyhow::Result<Self> {
-        let (_, stored) = names.stored(given).await?;
+        let (meant, stored) = names.stored(given).await?;
         let given = one_line(given);
         let Some(theirs) = stored.iter().find_map(|job| job.summary.array_count) else {
             bail!(UsageError(format!("{given} is no array, so no element can follow one of its elements")));
         };
-        let of = |job: &Job| elements(&job.work, Array::number(job.summary.job_id));
-        let ours: BTreeSet<u32> = jobs.iter().flat_map(of).collect();
+        let ours = jobs.iter().flat_map(|job| elements(&job.work, Array::number(job.summary.job_id)));
+        let ours: BTreeSet<u32> = ours.collect();
         if ours.len() != theirs as usize {
             bail!(UsageError(format!(
                 "the array {given} has {}, and this one has {}: --after-each needs the same elements",
@@ -91,8 +92,11 @@ impl AfterEach {
                 ours.len()
             )));
         }
-        let each = stored.iter().flat_map(|job| of(job).into_iter().map(|n| (n, job.summary.job_id)));
-        let each: BTreeMap<u32, JobId> = each.collect();
+        let each = stored.iter().flat_map(|job| {
+            let follows = Some(job.summary.job_id).filter(|_| !is_done(meant, job));
+            meant.elements(job).iter().map(|n| (n, follows)).collect::<Vec<_>>()
+        });
+        let each: BTreeMap<u32, Option<JobId>> = each.collect();
         match ours.iter().find(|n| !each.contains_key(n)) {
             Some(n) => bail!("the array {given} has no stored element with the number {n}"),
             None => Ok(Self(each)),
@@ -101,8 +105,8 @@ impl AfterEach {
 
     /// Adds what the job with this number follows: of a pack, what each of its elements follows.
     pub(crate) fn add(&self, number: u32, spec: &mut JobSpec) {
-        for id in elements(&spec.work, number).iter().filter_map(|n| self.0.get(n)) {
-            spec.follow(*id, AfterEnd::Success);
+        for id in elements(&spec.work, number).iter().filter_map(|n| self.0.get(n).copied().flatten()) {
+            spec.follow(id, AfterEnd::Success);
         }
     }
 }
@@ -112,13 +116,24 @@ fn elements(work: &Work, number: u32) -> Vec<u32> {
     work.pack.as_ref().map_or_else(|| vec![number], |pack| pack.elements.iter().collect())
 }
 
+fn id_of(job: &Job) -> JobId {
+    job.summary.job_id
+}
+
+/// Whether this is a pack that ended with all of those elements complete that are meant, so that nothing need wait for it: others of its
+/// elements failed, and ran again in another pack.
+fn is_done(meant: &Meant, job: &Job) -> bool {
+    let is_part = job.summary.state.is_ended() && meant.is_part_of(job);
+    is_part && meant.elements(job).without(&job.elements.results.succeeded()).is_empty()
+}
+
 /// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.
 fn check(meant: &Meant, stored: &[Job], end: AfterEnd) -> anyhow::Result<()> {
     let ids: BTreeSet<JobId> = stored.iter().map(|job| job.summary.job_id).collect();
     if let Some(id) = meant.ids.iter().find(|id| !ids.contains(id)) {
         bail!("job {id} is not stored, so no job can follow it: `nodekeeper jobs --all` lists those that are");
     }
-    for job in stored.iter().filter(|_| end == AfterEnd::Success) {
+    for job in stored.iter().filter(|job| end == AfterEnd::Success && !is_done(meant, job)) {
         let (id, state) = (job.summary.job_id, job.summary.state);
         if state.is_ended() && state != JobState::Complete {
             bail!(

@@ -270,7 +270,7 @@ mod tests {
         let pack =
             |text: &str| line(&format!(r#"{{"command": ["true"], "pack": {text}}}"#)).map(|(spec, _)| spec.work.pack);
         let elements = "0-9,12".parse().unwrap();
-        assert_eq!(pack(r#"{"elements": "0-9,12"}"#), Ok(Some(Pack { elements, at_once: 1 })));
+        assert_eq!(pack(r#"{"elements": "0-9,12"}"#), Ok(Some(Pack::of(elements))));
         for bad in ["3", r#"{"elements": "9-0"}"#, "{}", r#"{"elements": 3}"#] {
             assert!(pack(bad).is_err_and(|e| e.contains("pack")), "{bad}");
         }

@@ -194,7 +194,8 @@ pub struct SubmitArgs {
     /// end, at most N of them are placed at the same time
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
     array: Option<Numbers>,
-    /// When this many elements of the array have failed for good, those that have not begun are rejected
+    /// When this many elements of the array have failed for good, those that have not begun are rejected. Packs that run beside each
+    /// other each count their own
     #[arg(long, value_name = "N", requires = "elements")]
     max_failures: Option<NonZeroU32>,
     /// Run each element only after the element of this array with the same number is complete: its id with [*], or its name
@@ -252,7 +253,7 @@ impl SubmitArgs {
         like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
         let packed = |elements: Ranges| {
             let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
-            spec.work.pack = Some(Pack { elements, at_once: self.at_once });
+            spec.work.pack = Some(Pack { at_once: self.at_once, ..Pack::of(elements) });
             (first, spec)
         };
         let alone = |index: u32| {
@@ -364,10 +365,12 @@ pub(crate) async fn write(
     Ok((cluster, written))
 }
 
-/// The id of a job like this one in a submission that begins with this id. An element of an array keeps its number.
+/// The id of a job like this one in a submission that begins with this id. An element of an array keeps its number; a pack has that of
+/// its first element.
 fn id_like(first: JobId, job: &Job) -> JobId {
+    let of_pack = job.work.pack.as_ref().and_then(|pack| pack.elements.iter().next());
     match job.summary.array_count {
-        Some(_) => Array::of(first).job(Array::number(job.summary.job_id)),
+        Some(_) => Array::of(first).job(of_pack.unwrap_or_else(|| Array::number(job.summary.job_id))),
         None => first,
     }
 }

@@ -15,7 +15,7 @@ use crate::view::find::{Finder, Meant};
 use anyhow::{Context as _, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
-use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, JobSummary, Source, Time, Work};
+use model::{AfterEnd, Array, Job, JobId, JobSpec, JobState, JobSummary, Ranges, Source, Time, Work};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{End, Store};
@@ -102,10 +102,7 @@ impl OptionChanges {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::Result<Exit> {
     let (cluster, now, options) = (context.cluster().await?, context.now(), &args.changes.options);
-    let meant = meant(&cluster, args).await?;
-    let mut jobs = cluster.store.jobs_of(meant.ids).await?.all()?;
-    jobs.retain(|job| !args.failed || is_bad(job.summary.state));
-    jobs.sort_by_key(|job| job.summary.job_id);
+    let (jobs, parts) = chosen(&cluster, args).await?;
     if jobs.is_empty() {
         bail!(UsageError(format!("no stored job of {} is like that", show::one_line(&args.job))));
     }
@@ -114,8 +111,8 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     }
     let env = environment(&options.env, &options.env_file)?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
-    let given =
-        GivenParts::of(&JobSpec::default(), &json!({"rerun": ids, "changes": args.changes.fields, "env": env}))?;
+    let given = json!({"rerun": ids, "elements": parts, "changes": args.changes.fields, "env": env});
+    let given = GivenParts::of(&JobSpec::default(), &show::without_nulls(given))?;
     let key = Keyed::of_option(options.key.as_deref(), given, &cluster.store).await?;
     // The same submission has the same followers, also if it is repeated after more of them were rejected.
     let until = match &key {
@@ -146,6 +143,27 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     let (_, written) = submit_once(context, &cluster, key, ids, new).await?;
     let new = all_of(context, args.json, written).context("run it again with a --key")?;
     submitted(context, &cluster, (args.wait, args.json), new).await
+}
+
+/// The jobs that run again: of packs, only the elements that do, which come beside them if they are not all.
+async fn chosen(cluster: &Cluster, args: &RerunArgs) -> anyhow::Result<(Vec<Job>, Option<BTreeMap<JobId, Ranges>>)> {
+    let meant = meant(cluster, args).await?;
+    let mut jobs = cluster.store.jobs_of(meant.ids.iter().copied()).await?.all()?;
+    jobs.retain(|job| !args.failed || is_bad(job.summary.state));
+    let mut parts = BTreeMap::new();
+    for job in &mut jobs {
+        let (mut again, id) = (meant.elements(job), job.summary.job_id);
+        if args.failed {
+            again = again.without(&job.elements.results.succeeded());
+        }
+        if let Some(pack) = job.work.pack.as_mut().filter(|pack| pack.elements != again) {
+            pack.elements = again.clone();
+            parts.insert(id, again);
+        }
+    }
+    jobs.retain(|job| job.work.pack.as_ref().is_none_or(|pack| !pack.elements.is_empty()));
+    jobs.sort_by_key(|job| job.summary.job_id);
+    Ok((jobs, (!parts.is_empty()).then_some(parts)))
 }
 
 /// The jobs that run again. The new jobs have the names of the old ones: with the key of an earlier rerun, a name means what it meant

@@ -2,6 +2,7 @@
 
 use super::*;
 use futures::future::join_all;
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// A file with this many jobs. Each has its number in its name.
@@ -394,6 +395,33 @@ async fn a_program_submits_waits_and_cancels_in_one_process() {
     assert_eq!(of(4.into())[0]["rows"][0]["state"], "cancelled");
     let fresh = of(5.into());
     assert_ne!(fresh[0]["jobs"], fresh[1]["jobs"], "without a key, each submission makes new jobs");
+}
+
+#[tokio::test]
+async fn a_program_gets_the_rows_of_the_list() {
+    let world = World::with_policy().await;
+    world.put_running(1).await;
+    let submit = ["submit", "--name", "x", "--count", "4", "--not-before", "2h", "--", "work"];
+    world.run(&submit).await.done();
+    world.run(&["pause", "x[1]"]).await.done();
+    world.run(&["cancel", "x[2]"]).await.done();
+    world.run(&["submit", "--name", "waits", "--vcpus", "2", "--", "work"]).await.done();
+    let listed = world.run(&["jobs", "--all", "--json"]).await.json();
+    let asked =
+        json!({"id": 1, "list": listed.as_array().unwrap().iter().map(|row| &row["job_id"]).collect::<Vec<_>>()});
+    let answer = answers(&world, &[&asked.to_string()]).await.pop().unwrap();
+    let rows = answer["rows"].as_array().unwrap();
+    for listed in listed.as_array().unwrap() {
+        let mut listed = listed.clone();
+        let row = rows.iter().find(|row| row["job_id"] == listed["job_id"]).unwrap();
+        // What the next run does is planned for the list only.
+        if listed["waits_because"].as_str().is_some_and(|why| why.contains("run")) {
+            listed.as_object_mut().unwrap().remove("waits_because");
+        }
+        assert_eq!(&listed, row);
+    }
+    let of = |field: &str| rows.iter().filter(|row| !row[field].is_null()).count();
+    assert_eq!((rows.len(), of("slots"), of("waits_because")), (6, 1, 3));
 }
 
 #[tokio::test]

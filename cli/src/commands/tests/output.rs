@@ -455,7 +455,7 @@ async fn logs_of_nothing_say_why() {
 async fn logs_says_how_an_element_ended_whose_part_of_the_output_is_not_known() {
     let world = World::with_policy().await;
     let job = world.put_job(3).await;
-    let pack = Pack { elements: "0-9".parse().unwrap(), at_once: 3 };
+    let pack = Pack { at_once: 3, ..Pack::of("0-9".parse().unwrap()) };
     let work = Work { pack: Some(pack), ..job.work.clone() };
     let job = world.store().write(Some(&job), &Job { work, ..job.clone() }, Vec::new()).await.unwrap();
     let alloc = Alloc::place(fixtures::alloc_id(3), &job, &fixtures::ready(0), at(100)).unwrap();

@@ -17,6 +17,7 @@ use crate::{BadText, Ranges};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -34,9 +35,22 @@ pub struct Pack {
     /// How many of them run at the same time. They share what the job needs.
     #[serde(default = "crate::left_out::one", skip_serializing_if = "crate::left_out::is_one")]
     pub at_once: u32,
+    /// When so many of them have failed, no other one begins; `None`: there is no bound. A job has its bound beside its pack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_failures: Option<NonZeroU32>,
 }
 
 impl Pack {
+    /// These elements, one after the other, without a bound.
+    pub const fn of(elements: Ranges) -> Self {
+        Self { elements, at_once: 1, max_failures: None }
+    }
+
+    /// Whether no other element begins after so many failures.
+    pub fn is_over_with(&self, failed: u64) -> bool {
+        self.max_failures.is_some_and(|max| failed >= u64::from(max.get()))
+    }
+
     pub(crate) fn check(&self, mistakes: &mut Mistakes) {
         let count = self.elements.count();
         mistakes.require((1..=u64::from(MAX_PACK)).contains(&count), || {
@@ -119,6 +133,10 @@ impl Results {
         let mut all = Ranges::default();
         self.0.values().for_each(|elements| all.extend(elements));
         all
+    }
+
+    pub fn succeeded(&self) -> Ranges {
+        self.0.get(&Outcome::SUCCESS).cloned().unwrap_or_default()
     }
 
     /// The elements that did not succeed.

@@ -6,7 +6,7 @@
 
 use crate::elements::Results;
 use crate::retry::{Follows, Retry, RetryDecision};
-use crate::{EndCause, Needs, Outcome, Ranges};
+use crate::{EndCause, Needs, Outcome, Pack, Ranges};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -53,15 +53,16 @@ impl Outcome {
 }
 
 impl Results {
-    /// The cause of the end of an alloc that ran to its end; `None` if some of these elements have no result.
-    pub fn cause(&self, all: &Ranges) -> Option<EndCause> {
-        if !all.without(&self.ended()).is_empty() {
+    /// The cause of the end of a pack that ran to its end; `None` if some of its elements have no result, unless so many failed that
+    /// they do not begin.
+    pub fn cause(&self, pack: &Pack) -> Option<EndCause> {
+        let failed = self.failed().count();
+        if !pack.elements.without(&self.ended()).is_empty() && !pack.is_over_with(failed) {
             return None;
         }
-        let failed = self.failed().count();
         Some(match failed {
             0 => EndCause::Exited { code: 0 },
-            _ => EndCause::ElementsFailed { failed, elements: all.count() },
+            _ => EndCause::ElementsFailed { failed, elements: pack.elements.count() },
         })
     }
 }
@@ -150,6 +151,7 @@ mod tests {
     use super::*;
     use crate::elements::Counts;
     use crate::failure_policy::FailurePolicy;
+    use std::num::NonZeroU32;
 
     fn ranges(text: &str) -> Ranges {
         text.parse().unwrap()
@@ -166,9 +168,20 @@ mod tests {
     #[test]
     fn an_alloc_has_run_to_its_end_if_each_element_has_a_result() {
         let all = results(&[("exit:0", "0-4,6-7"), ("exit:3", "5"), ("timeout", "8")]);
-        assert_eq!(all.cause(&ranges("0-9")), None, "element 9 has none");
-        assert_eq!(all.cause(&ranges("0-8")), Some(EndCause::ElementsFailed { failed: 2, elements: 9 }));
-        assert_eq!(results(&[("exit:0", "0-8")]).cause(&ranges("0-8")), Some(EndCause::Exited { code: 0 }));
+        let failed = |elements| Some(EndCause::ElementsFailed { failed: 2, elements });
+        for (elements, max, cause) in [
+            ("0-9", 0, None), // Element 9 has no result.
+            ("0-9", 3, None),
+            ("0-9", 2, failed(10)),
+            ("0-9", 1, failed(10)),
+            ("0-8", 0, failed(9)),
+            ("0-8", 3, failed(9)),
+        ] {
+            let pack = Pack { max_failures: NonZeroU32::new(max), ..Pack::of(ranges(elements)) };
+            assert_eq!(all.cause(&pack), cause, "{pack:?}");
+        }
+        let pack = Pack::of(ranges("0-8"));
+        assert_eq!(results(&[("exit:0", "0-8")]).cause(&pack), Some(EndCause::Exited { code: 0 }));
     }
 
     #[test]

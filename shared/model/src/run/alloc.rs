@@ -227,7 +227,7 @@ impl Alloc {
         }
         let left = pack.elements.without(&elements.results.ended()).count();
         let why = || EndCause::Lost { why: format!("its node does not say how {left} of its elements ended") };
-        elements.results.cause(&pack.elements).unwrap_or_else(why)
+        elements.results.cause(pack).unwrap_or_else(why)
     }
 
     /// The alloc after its end. A lost alloc also gets `desired` = stop, so that its process is stopped if it still
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn a_pack_that_does_not_say_how_each_element_ended_is_lost() {
         let mut alloc = running();
-        alloc.work.pack = Some(Pack { elements: Ranges::of(0, 2), at_once: 1 });
+        alloc.work.pack = Some(Pack::of(Ranges::of(0, 2)));
         let told = |alloc: &Alloc, cause: EndCause, results: &[(&str, &str)]| {
             let mut update = AllocUpdate { cause: Some(cause.clone()), ..says(cause.client()) };
             for (outcome, elements) in results {

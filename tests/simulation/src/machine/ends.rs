@@ -8,15 +8,24 @@ use super::Process;
 use model::files::Form;
 use model::wire::AllocOrder;
 use model::{
-    AllocId, Checkpoint, ClientStatus, Content, ElementReport, EndCause, Ending, Outcome, Output, Ranges, Span,
+    AllocId, Checkpoint, ClientStatus, Content, ElementReport, EndCause, Ending, Outcome, Output, Pack, Ranges, Span,
     StoredOutput, Time,
 };
 
 impl Process {
     /// A process that runs for `s` seconds, unless it is stopped. The elements of a pack end one after the other in
-    /// this time.
+    /// this time, as many as begin.
     pub(super) fn new(order: &AllocOrder, now: Time, s: i64, cause: EndCause, told_code: i32) -> Self {
-        let elements: Vec<u32> = order.work.pack.iter().flat_map(|pack| pack.elements.iter()).collect();
+        let mut failed = 0;
+        let begin = |pack: &Pack| {
+            let begins = |element: &u32| {
+                let is_over = pack.is_over_with(failed);
+                failed += u64::from(fails(*element, order.alloc_id.copy));
+                !is_over
+            };
+            pack.elements.iter().take_while(begins).collect()
+        };
+        let elements: Vec<u32> = order.work.pack.as_ref().map(begin).unwrap_or_default();
         let all = i64::try_from(elements.len()).unwrap_or(1).max(1);
         let at = |n: i64| now + Span::from_ms(s.saturating_mul(1000).saturating_mul(n) / all);
         let elements = (1..).map(at).zip(elements).collect();
@@ -50,7 +59,7 @@ impl Process {
             }
             if self.cause == (EndCause::Exited { code: 0 }) {
                 let lost = EndCause::Lost { why: "what ran its elements ended before them".into() };
-                ended.cause = ended.run.elements.results.cause(&pack.elements).unwrap_or(lost);
+                ended.cause = ended.run.elements.results.cause(pack).unwrap_or(lost);
             }
         }
         if ended.cause.client() == ClientStatus::Complete {

@@ -93,7 +93,7 @@ impl World {
         if is_plain && core.happens(Fault::PackArrives) {
             let elements = core.of(Fault::PackArrives, 1, 40).unsigned_abs();
             let last = u32::try_from(elements).unwrap_or(1);
-            spec.work.pack = Some(Pack { elements: Ranges::of(0, last), at_once: 1 });
+            spec.work.pack = Some(Pack::of(Ranges::of(0, last)));
             core.count("a pack was submitted");
         }
         // In an array, a job without an end would never let later jobs begin.

@@ -1,5 +1,6 @@
 //! `submit --after`: jobs that follow other jobs.
 
+mod elements;
 mod waiting;
 
 use super::*;

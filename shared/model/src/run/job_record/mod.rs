@@ -30,11 +30,12 @@ use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
-    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Payer, Reason, Span, Time, Tries, Usage, Usd,
-    Version, Work,
+    JobSpec, JobSummary, JobTimes, MachineNeed, Needs, NodeId, Outcome, Pack, Payer, Reason, Span, Time, Tries, Usage,
+    Usd, Version, Work,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 /// What an operator does about a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,11 +458,14 @@ impl Job {
         }
     }
 
-    /// The work of its next alloc. Of a pack, only the elements that are left.
+    /// The work of its next alloc. Of a pack, only the elements that are left, and how many of them may fail.
     pub fn work_left(&self) -> Work {
         let mut work = self.work.clone();
         if let Some(pack) = &mut work.pack {
             pack.elements = self.elements.left(&pack.elements);
+            let failed = u32::try_from(self.failed_elements()).unwrap_or(u32::MAX);
+            let left = |max: NonZeroU32| max.get().saturating_sub(failed);
+            pack.max_failures = self.summary.max_failures.map(left).and_then(NonZeroU32::new);
         }
         work
     }
@@ -495,14 +499,16 @@ impl Job {
         news
     }
 
-    /// Ends a pack if all its elements have ended. Returns whether it did.
+    /// Ends a pack if all its elements have ended, or if so many failed that the others do not begin. Returns whether it did.
     fn end_with_its_elements(&mut self, now: Time) -> bool {
         let Some(pack) = self.work.pack.as_ref().filter(|_| !self.summary.state.is_ended()) else { return false };
-        let results = &self.elements.results;
-        let Some(cause) = results.cause(&pack.elements) else { return false };
+        let (results, max_failures) = (&self.elements.results, self.summary.max_failures);
+        let Some(cause) = results.cause(&Pack { max_failures, ..pack.clone() }) else { return false };
+        let left = self.elements.left(&pack.elements).count();
+        let left = max_failures.filter(|_| left > 0).map(|max| format!("; {left} did not run (--max-failures {max})"));
         (self.summary.state, self.reason) = match cause.client() {
             ClientStatus::Complete => (JobState::Complete, None),
-            _ => (JobState::Failed, Some(format!("{cause}: {}", results.failures()))),
+            _ => (JobState::Failed, Some(format!("{cause}: {}{}", results.failures(), left.unwrap_or_default()))),
         };
         self.summary.tries.cause = Some(cause);
         self.summary.tries.not_before_at = None;

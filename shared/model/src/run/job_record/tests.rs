@@ -2,7 +2,7 @@ use super::*;
 use crate::enums::{AfterEnd, MarketNeed};
 use crate::files::Form;
 use crate::fixtures::{self, at};
-use crate::{Alloc, AllocIds, Content, Needs, Pack, Ranges, RunReport, Usage};
+use crate::{Alloc, AllocIds, Content, Needs, Ranges, RunReport, Usage};
 
 const KEEP: Span = Span::from_s(7 * 86_400);
 
@@ -390,7 +390,7 @@ fn left(job: &Job) -> String {
 #[test]
 fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
     let mut spec = JobSpec::running(["true"]);
-    spec.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+    spec.work.pack = Some(Pack::of(Ranges::of(0, 9)));
     spec.failure_policy = FailurePolicy { retry_failed: 1, retry_lost: 1, ..FailurePolicy::default() };
     let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
     let end = |job: &Job, alloc: &AllocSummary, ending: &Ending| {
@@ -432,9 +432,33 @@ fn a_pack_goes_on_with_what_is_left_and_ends_with_its_last_element() {
 }
 
 #[test]
+fn a_pack_ends_when_as_many_elements_have_failed_for_good_as_may() {
+    let mut spec = JobSpec::running(["true"]);
+    (spec.work.pack, spec.max_failures) = (Some(Pack::of(Ranges::of(0, 9))), NonZeroU32::new(3));
+    spec.failure_policy.retry = vec!["exit:75=again*1".parse().unwrap()];
+    let mut job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
+    // What its alloc says, how many failures its next alloc may have, and the elements that are left.
+    let some_failed = |failed| EndCause::ElementsFailed { failed, elements: 10 };
+    for (copy, cause, results, next) in [
+        (0, some_failed(3), vec![("exit:0", "0"), ("exit:1", "1"), ("exit:75", "2-3")], Some((2, "2-9"))),
+        (1, EndCause::Lost { why: "gone".into() }, vec![("exit:0", "2"), ("exit:1", "3")], Some((1, "4-9"))),
+        (2, some_failed(1), vec![("exit:0", "4"), ("exit:1", "5")], None),
+    ] {
+        let (placed, alloc) = placed_pack(&job, copy);
+        job = placed.after_end(&alloc, &told(cause, &results), &[], JobSet::Leaves, KEEP.into(), at(5));
+        let pack = job.work_left().pack.filter(|_| job.summary.state == JobState::Queued);
+        let next = next.map(|(may, left)| (NonZeroU32::new(may), left.to_owned()));
+        assert_eq!(pack.map(|pack| (pack.max_failures, pack.elements.to_string())), next, "{copy}");
+    }
+    assert_eq!(job.summary.state, JobState::Failed);
+    let reason = "3 of 10 elements failed: 1,3,5 (exit:1); 4 did not run (--max-failures 3)";
+    assert_eq!(job.reason.as_deref(), Some(reason));
+}
+
+#[test]
 fn the_rules_of_elements_change_what_a_pack_needs_however_its_alloc_ended() {
     let mut spec = JobSpec::running(["true"]);
-    spec.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 1 });
+    spec.work.pack = Some(Pack::of(Ranges::of(0, 9)));
     spec.needs.memory_mib = 1000;
     let rules = ["memory=again*2,memory*4", "exit:75=again*2,memory*1.5", "lost=again*3"];
     spec.failure_policy.retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
@@ -457,7 +481,7 @@ fn the_rules_of_elements_change_what_a_pack_needs_however_its_alloc_ended() {
 #[test]
 fn a_pack_that_is_complete_says_what_it_used() {
     let mut spec = JobSpec::running(["true"]);
-    spec.work.pack = Some(Pack { elements: Ranges::of(0, 1), at_once: 1 });
+    spec.work.pack = Some(Pack::of(Ranges::of(0, 1)));
     let job = Job::submit(fixtures::job_id(0), spec, at(0)).unwrap();
     let (placed, alloc) = placed_pack(&job, 0);
     let mut ending = told(EndCause::Exited { code: 0 }, &[("exit:0", "0-1")]);
@@ -469,7 +493,7 @@ fn a_pack_that_is_complete_says_what_it_used() {
 #[test]
 fn a_pack_is_the_same_after_it_was_a_row() {
     let mut job = fixtures::job(0);
-    job.work.pack = Some(Pack { elements: Ranges::of(0, 9), at_once: 2 });
+    job.work.pack = Some(Pack { at_once: 2, ..Pack::of(Ranges::of(0, 9)) });
     job.failure_policy.retry_failed = 2;
     let (placed, alloc) = placed_pack(&job, 0);
     let ending = told(EndCause::ElementsFailed { failed: 1, elements: 10 }, &[("exit:0", "0-8"), ("exit:1", "9")]);

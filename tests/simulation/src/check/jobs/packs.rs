@@ -1,7 +1,7 @@
 //! The invariants of packs, by the rows of jobs and allocs and by what machines saw.
 
 use crate::check::jobs;
-use crate::check::row::{text, within};
+use crate::check::row::{count, text, within};
 use crate::check::{Check, is_ended, is_final};
 use crate::core::lock;
 use crate::database::Model;
@@ -18,10 +18,6 @@ fn elements(row: &Item) -> Option<Ranges> {
 
 fn results(row: &Item) -> Results {
     serde_json::from_value(within(row, "elements", "results")).unwrap_or_default()
-}
-
-fn succeeded(results: &Results) -> Ranges {
-    results.ended().without(&results.failed())
 }
 
 impl Check {
@@ -56,6 +52,16 @@ impl Check {
                 "invariant_no_element_is_lost",
                 format!("{id} has nothing left to run, and goes on: {after:?}"),
             );
+        }
+        let failed = is.failed().count();
+        if u64::try_from(count(after, "max_failures")).is_ok_and(|max| max > 0 && failed >= max) && !has_all {
+            self.core.count("a pack ended at its bound of failures");
+            if !is_ended(after) {
+                self.broken(
+                    "invariant_failures_end_a_pack",
+                    format!("{id} goes on after {failed} failures: {after:?}"),
+                );
+            }
         }
     }
 
@@ -107,7 +113,7 @@ impl Check {
             text(row, "alloc_id").and_then(|t| t.parse().ok()).is_some_and(|other: AllocId| other.job_id == id.job_id)
         };
         for other in model.rows(Table::Allocs).filter(is_other).filter(|row| is_final(row)) {
-            let again = succeeded(&results(other)).within(&run);
+            let again = results(other).succeeded().within(&run);
             if !again.is_empty() {
                 self.broken(rule, format!("{id} runs {again}, which succeeded in {:?}", text(other, "alloc_id")));
             }
