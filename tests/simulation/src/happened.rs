@@ -101,6 +101,7 @@ pub const SITUATIONS: &[&str] = &[
     "a share waited for another",
     "an array was submitted",
     "a pack was submitted",
+    "a pack ended at its bound of failures",
     "a pack was complete",
     "a pack went on with what was left",
     "an entry of control could not be read",
