@@ -68,47 +68,43 @@ async fn states(world: &World, name: &str) -> Value {
 #[tokio::test]
 async fn rerun_runs_exactly_the_elements_that_are_meant() {
     for kind in KINDS {
-        for (numbers, options, again) in [
-            ("", &["--failed"][..], "4"),
-            ("", &[], "0-5"),
-            ("[*]", &[], "0-5"),
-            ("[3]", &[], "3"),
-            ("[0]", &[], "0"),
-            ("[3-4]", &[], "3-4"),
-            ("[1,5]", &[], "1,5"),
-            ("[2-4]", &["--failed"], "4"),
-            ("[3]", &["--failed"], ""),
+        // By the name, and by the id of a job of the array.
+        for (name, options, again) in [
+            ("a", &["--failed"][..], "4"),
+            ("a", &[], "0-5"),
+            ("a[*]", &[], "0-5"),
+            ("a[3]", &[], "3"),
+            ("a[0]", &[], "0"),
+            ("a[3-4]", &[], "3-4"),
+            ("a[1,5]", &[], "1,5"),
+            ("a[2-4]", &["--failed"], "4"),
+            ("a[3]", &["--failed"], ""),
+            ("ID[*]", &["--failed"], "4"),
+            ("ID[3-4]", &[], "3-4"),
         ] {
-            // By the name, and by the id of a job of the array.
-            for is_by_name in [true, false] {
-                let mut world = World::with_policy().await;
-                let id = world.with_array(kind).await[0].summary.job_id.to_string();
-                let name = match (is_by_name, numbers) {
-                    (true, _) => format!("a{numbers}"),
-                    (false, "") => format!("{id}[*]"),
-                    (false, _) => format!("{id}{numbers}"),
-                };
-                let line: Vec<&str> = ["rerun", &name, "--key", "k"].iter().chain(options).copied().collect();
-                if again.is_empty() {
-                    let error = world.run(&line).await.error();
-                    assert!(error.contains("no stored job"), "{line:?}: {error}");
-                    continue;
-                }
-                let new = world.made(&line).await;
-                assert_eq!(all_elements(&new), again, "{kind:?} {line:?}");
-                for job in &new {
-                    let first = elements(job).iter().next();
-                    assert_eq!(
-                        Some(Array::number(job.summary.job_id)),
-                        first,
-                        "a pack has the number of its first element"
-                    );
-                    assert_eq!((job.summary.array_count, job.summary.state), (Some(6), JobState::Queued));
-                }
-                assert_eq!(world.made(&line).await, new, "the key means the same elements");
-                let other = ["rerun", &format!("{id}[2]"), "--key", "k"];
-                assert!(world.run(&other).await.error().contains("another"), "{line:?}: and no others");
+            let mut world = World::with_policy().await;
+            let id = world.with_array(kind).await[0].summary.job_id.to_string();
+            let name = name.replace("ID", &id);
+            let line: Vec<&str> = ["rerun", &name, "--key", "k"].iter().chain(options).copied().collect();
+            if again.is_empty() {
+                let error = world.run(&line).await.error();
+                assert!(error.contains("no stored job"), "{line:?}: {error}");
+                continue;
             }
+            let new = world.made(&line).await;
+            assert_eq!(all_elements(&new), again, "{kind:?} {line:?}");
+            for job in &new {
+                let first = elements(job).iter().next();
+                assert_eq!(
+                    Some(Array::number(job.summary.job_id)),
+                    first,
+                    "a pack has the number of its first element"
+                );
+                assert_eq!((job.summary.array_count, job.summary.state), (Some(6), JobState::Queued));
+            }
+            assert_eq!(world.made(&line).await, new, "the key means the same elements");
+            let other = ["rerun", &format!("{id}[2]"), "--key", "k"];
+            assert!(world.run(&other).await.error().contains("another"), "{line:?}: and no others");
         }
     }
 }
