@@ -107,11 +107,11 @@ def release(directory):
     files = directory / name
     files.mkdir(parents=True)
     template = (ROOT / "infra" / "template.yaml").read_text()
-    (files / "template-aarch64.yaml").write_text(plain(template, "arm64", "-aarch64"))
-    for function in (ROOT / "functions").iterdir():
-        with zipfile.ZipFile(files / f"{function.name}-aarch64.zip", "w") as archive:
-            archive.writestr("bootstrap", "")
-    for machine in ("x86_64", "aarch64"):
+    for machine, of_lambda in (("x86_64", "x86_64"), ("aarch64", "arm64")):
+        (files / f"template-{machine}.yaml").write_text(plain(template, of_lambda, f"-{machine}"))
+        for function in (ROOT / "functions").iterdir():
+            with zipfile.ZipFile(files / f"{function.name}-{machine}.zip", "w") as archive:
+                archive.writestr("bootstrap", "")
         (files / f"nodekeeper-agent-{machine}").write_text(f"an agent for {machine}")
     shutil.copy(NODEKEEPER, files)
     archive = directory / f"{name}.tar.gz"
@@ -217,11 +217,14 @@ def main():
     print("tests/up.py: all well")
 
 
+def client(service, endpoint):
+    return boto3.client(service, endpoint_url=endpoint, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test")
+
+
 @contextlib.contextmanager
 def system(scratch, endpoint):
     """The environment of a local system in which the cluster lab has tables and no policy yet, and the emulator's subnets."""
-    ec2 = boto3.client("ec2", endpoint_url=endpoint, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test")
-    subnets = [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"]]
+    subnets = [subnet["SubnetId"] for subnet in client("ec2", endpoint).describe_subnets()["Subnets"]]
     first = (ROOT / "examples" / "policies" / "first.toml").read_text()
     (scratch / "local.toml").write_text(re.sub(r"(?m)^subnets = .*", f"subnets = {json.dumps(subnets)}", first))
     # Its machines store outputs at the emulator.
@@ -259,14 +262,24 @@ def three_steps(terminal, dist):
 
 
 def several_clusters(terminal, endpoint):
-    """Each cluster of an account has a stack, roles, a bucket and a policy of its own. One has nodes of arm64."""
-    for cluster, more in (("other", "--yes"), ("arm", "--arch arm64")):
+    """Each cluster of an account has a stack, roles, a bucket and a policy of its own. One is of a release for x86_64 alone, one has
+    nodes of arm64."""
+    one = terminal.directory / "x86_64"
+    one.mkdir()
+    for file in terminal.directory.glob("*-x86_64*"):
+        shutil.copy(file, one)
+    for cluster, more in (("other", "--yes --release x86_64"), ("arm", "--arch arm64")):
         with terminal.cancelling(cluster):
             made = terminal.run(f"./nodekeeper up {cluster} {more} --policy {cluster}.toml", code=130, quiet=True)
     needs(made, "nodes of arm64 in vpc-", "stored as version 1")
     policy = tomllib.loads((terminal.directory / "arm.toml").read_text())
     assert [size["arch"] for size in policy["size"]] == ["arm64"] and policy["launch"]["template"] == "arm-node", policy
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test")
+    assert list(tomllib.loads((terminal.directory / "other.toml").read_text())["agent"]) == ["x86_64"]
+    s3, stacks = (client(name, endpoint) for name in ("s3", "cloudformation"))
+    for cluster, arch in (("other", "x86_64"), ("arm", "arm64")):
+        # The emulator does not give its functions an architecture: this is what the template has for it.
+        parameters = stacks.describe_stacks(StackName=cluster)["Stacks"][0]["Parameters"]
+        assert {"ParameterKey": "Architecture", "ParameterValue": arch} in parameters, parameters
     for arch, machine in (("x86_64", "x86_64"), ("arm64", "aarch64")):
         place, expected = policy["agent"][arch].split("#sha256=")
         bucket, key = place.removeprefix("s3://").split("/", 1)
