@@ -150,7 +150,7 @@ class Terminal:
         with contextlib.suppress(OSError):
             while part := os.read(reader, 65536):
                 shown += part
-                if part.rstrip().endswith(b"[y/N]"):
+                if shown.endswith(b"[y/N] "):
                     os.write(reader, b"y\n")
         os.close(reader)
         text = shown.decode().replace("\r", "")
@@ -255,6 +255,9 @@ def three_steps(terminal, dist):
     needs(terminal.run("./nodekeeper policy check policy.toml", quiet=True), "policy.toml is valid")
     found = terminal.run("./nodekeeper doctor lab", code=1)
     needs(found, "heartbeat-ingest answers", "is there since", f"{IMAGES['x86_64']} of the launch template lab-node is for x86_64")
+    compare = block("jobs --arrivals").replace("now.toml", "policy.toml").replace("spot.toml", f"{ROOT}/examples/policies/spot.toml")
+    programs = f"export NODEKEEPER_CLUSTER=lab PATH={NODEKEEPER.parent}:$PATH"
+    needs(terminal.run(f"set -e; {programs}\n{compare}", quiet=True), "instances launched")
     # The emulator deletes what the stack retains, too.
     gone = terminal.run("./nodekeeper down lab --prove-s 1")
     needs(gone, "the stack is gone; what stays are the tables lab-nodes")
@@ -292,11 +295,14 @@ def several_clusters(terminal, endpoint):
     by_hand(terminal)
 
 
+def block(part):
+    """The commands of docs/operate.md around this part."""
+    return next(commands for commands in re.findall(r"(?m)^```sh\n((?:.+\n)+?)```", OPERATE.read_text()) if part in commands)
+
+
 def by_hand(terminal):
     """The commands of docs/operate.md that do without `up`."""
     account = "export NODEKEEPER_CLUSTER=hand PATH=$PWD:$PATH"
-    blocks = re.findall(r"(?m)^```sh\n((?:.+\n)+?)```", OPERATE.read_text())
-    block = lambda part: next(block for block in blocks if part in block)  # noqa: E731
     deploy, policy = block("aws s3 mb").split("aws s3 cp")
     deploy = re.sub(r"\bNAME\b", "hand", deploy.replace("s3://BUCKET", "s3://by-hand").replace("--s3-bucket BUCKET", "--s3-bucket by-hand"))
     terminal.run(f"set -e; {account}\n{deploy}", quiet=True)

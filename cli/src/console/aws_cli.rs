@@ -77,7 +77,8 @@ impl AwsError {
 
     /// Whether AWS refused for the permissions of the caller.
     pub(crate) fn is_denied(&self) -> bool {
-        self.code.starts_with("AccessDenied") || self.code == "UnauthorizedOperation"
+        // The answer to a question about a bucket or an object has no text.
+        self.code.starts_with("AccessDenied") || self.code == "UnauthorizedOperation" || self.code == "403"
     }
 
     fn of(call: String, stderr: &str) -> Self {

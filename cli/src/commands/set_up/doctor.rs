@@ -264,6 +264,9 @@ async fn of_policy(cluster: &Cluster) -> Checked {
     for file in [&stored.agent.x86_64, &stored.agent.arm64].into_iter().flatten() {
         checks.extend(or_why("agent", agent(aws, file.url()).await));
     }
+    if let Some(place) = &stored.output.s3 {
+        checks.extend(or_why("output", output(aws, &place.to_string()).await));
+    }
     for (template, arch) in images_of(&stored) {
         checks.extend(or_why("image", image(aws, template, arch).await));
     }
@@ -283,6 +286,19 @@ async fn agent(aws: &AwsCli, url: &str) -> Checked {
         }
         answer => Ok(vec![well("agent", format!("{url} is there since {}", text(&answer?, "/LastModified")))]),
     }
+}
+
+/// Whether the bucket of outputs is there.
+async fn output(aws: &AwsCli, place: &str) -> Checked {
+    let bucket = place.trim_start_matches("s3://").split('/').next().unwrap_or_default();
+    Ok(vec![match aws.call(&["s3api", "head-bucket", "--bucket", bucket]).await {
+        Err(error) if error.code == "404" => wrong(
+            "output",
+            format!("the bucket of {place} is not there: jobs can store no output and no file"),
+            "correct output.s3 (the output OutputS3 of the stack), or make the bucket",
+        ),
+        answer => answer.map(|_| well("output", format!("{place} is there")))?,
+    }])
 }
 
 /// The launch templates of a policy, each with an architecture of its sizes.

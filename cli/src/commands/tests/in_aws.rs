@@ -341,8 +341,11 @@ async fn with_policy() -> Account {
         &file(
             &account.dir,
             "p.toml",
-            &format!("{POLICY}[agent]\nx86_64 = \"s3://b/a#sha256={}\"\n", "0".repeat(64))
-                .replace("[launch]", "[launch]\nsubnets = [\"subnet-0a\", \"subnet-0b\"]"),
+            &format!(
+                "{POLICY}[output]\ns3 = \"s3://outputs/jobs\"\n[agent]\nx86_64 = \"s3://b/a#sha256={}\"\n",
+                "0".repeat(64)
+            )
+            .replace("[launch]", "[launch]\nsubnets = [\"subnet-0a\", \"subnet-0b\"]"),
         ),
     ];
     account.world.run(&line).await.result.unwrap();
@@ -361,6 +364,7 @@ async fn doctor_says_what_is_well() {
         "ok credentials arn:aws:iam",
         "ok subnets in eu-1a, eu-1b, each with a way out",
         "ok agent s3://b/a is there since 1970",
+        "ok output s3://outputs/jobs is there",
         "ok image ami-1 of the launch template nodekeeper is for x86_64",
         "ok run poll-and-scale can read",
         "ok launch EC2 would launch a node of each size",
@@ -399,6 +403,8 @@ async fn doctor_finds_each_planted_failure_and_says_its_cure() {
         ("ec2-describe-subnets", &one_zone, "look subnets all are in one zone"),
         ("ec2-describe-route-tables", &no_way, "WRONG subnets subnet-0a: its route table has no way to the internet"),
         ("s3api-head-object.err", &missing, "WRONG agent s3://b/a is not there"),
+        ("s3api-head-object.err", &refused("403"), "look agent not known"),
+        ("s3api-head-bucket.err", &missing, "WRONG output the bucket of s3://outputs/jobs is not there"),
         (
             "ec2-describe-images",
             r#"{"Images": [{"Architecture": "arm64"}]}"#,
