@@ -83,11 +83,11 @@ class Function:
 # What outlives the stack.
 KEPT = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 # What a stream shows of a row: no more than its readers need. The other tables have no stream.
-STREAM_VIEWS = {"jobs": "NEW_AND_OLD_IMAGES", "allocs": "NEW_IMAGE"}
+STREAM_VIEWS = {"nodes": "NEW_AND_OLD_IMAGES", "jobs": "NEW_AND_OLD_IMAGES", "allocs": "NEW_IMAGE"}
 # Reading the streams of tables is Lambda's part, with the function's role.
-STREAM_READERS = {"poll-and-scale": ("allocs", "jobs")}
+STREAM_READERS = {"poll-and-scale": ("allocs", "jobs", "nodes")}
 STREAM_VERBS = ("DescribeStream", "GetRecords", "GetShardIterator", "ListStreams")
-# A new job and an alloc that ends wake poll-and-scale, and no other write does.
+# A new job, an alloc that ends and a node that becomes ready wake poll-and-scale, and no other write does.
 STREAMS = {
     "NewJobs": ("jobs", {"eventName": ["INSERT"]}),
     "EndedAllocs": (
@@ -97,6 +97,13 @@ STREAMS = {
             "dynamodb": {
                 "NewImage": {"client": {"S": ["complete", "failed"]}, "handed_on": {"BOOL": [{"exists": False}]}},
             },
+        },
+    ),
+    "ReadyNodes": (
+        "nodes",
+        {
+            "eventName": ["MODIFY"],
+            "dynamodb": {"OldImage": {"status": {"S": ["syncing"]}}, "NewImage": {"status": {"S": ["ready"]}}},
         },
     ),
 }

@@ -1,7 +1,8 @@
 //! When a job that waits starts: as far as the boots of this cluster tell it.
 //!
 //! Guarantees: the times come from measured boots of nodes of the same size, or of all nodes, and the text says how many there were. The
-//! earliest time is that of a fast boot. The latest time is that of a slow boot, and of the wait for the next scheduled run. `simulate`
+//! earliest time is that of a fast boot of any such node that boots, because the first job gets the first node. The latest time is that of
+//! a slow boot of its own node, and of the wait for the run that it starts. `simulate`
 //! counts how often a job starts in this range.
 //! Does not: guess when other jobs end. It then says that nobody knows.
 
@@ -10,8 +11,8 @@ use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
 use std::fmt::{self, Display, Formatter};
 
-/// A node is ready a moment after its first heartbeat. Then it waits for a scheduled run.
-const NEXT_RUN: Span = Span::from_s(70);
+/// A node is ready a moment after its first heartbeat, and that starts a run. In a large fleet such runs have a gap of up to 20 s.
+const NEXT_RUN: Span = Span::from_s(20);
 
 /// When a job that waits starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Display for ForeseenStart {
                     true => format!("{least:.0} to {most:.0} s"),
                     false => format!("{:.0} to {:.0} min", (least / 60.0).floor(), (most / 60.0).ceil()),
                 };
-                write!(f, "in {times}: its node boots ({} measured), and the next run places it", boots(measured))
+                write!(f, "in {times}, or sooner where other work ends: its node boots ({} measured)", boots(measured))
             }
             Self::FirstBoot => f.write_str("when its node has booted: no boot was measured so far"),
             Self::Unforeseen => {
@@ -59,19 +60,37 @@ pub fn starts(plan: &FleetPlan, observed: &Observation, id: JobId, now: Time) ->
         }
     }
     // A job of several members starts with the last of its nodes.
-    let lefts = slots.iter().map(|slot| left(observed, *slot, now)).collect::<Option<Vec<_>>>();
-    let last = lefts.and_then(|lefts| lefts.into_iter().reduce(|(a, b, n), (c, d, m)| (a.max(c), b.max(d), n.min(m))));
-    Some(last.map_or(ForeseenStart::FirstBoot, |(least, most, measured)| ForeseenStart::Boots {
+    let boots = slots.iter().map(|slot| Boot::of(observed, *slot, now)).collect::<Option<Vec<_>>>();
+    let last = boots.and_then(|boots| boots.into_iter().max_by_key(|boot| boot.most));
+    Some(last.map_or(ForeseenStart::FirstBoot, |Boot { least, most, measured }| ForeseenStart::Boots {
         least,
         most,
         measured,
     }))
 }
 
-/// How long it still takes at least and at most until the node of this slot has work, and how many boots say so.
-fn left(observed: &Observation, slot: Slot, now: Time) -> Option<(Span, Span, usize)> {
-    let life = observed.nodes.iter().find(|node| node.slot == slot).and_then(NodeRecord::life);
-    let size = life.map(|life| life.offering.size.as_str());
+/// How long it still takes at least and at most until a node has work, and how many boots say so.
+struct Boot {
+    least: Span,
+    most: Span,
+    measured: usize,
+}
+
+impl Boot {
+    fn of(observed: &Observation, slot: Slot, now: Time) -> Option<Self> {
+        let life = observed.nodes.iter().find(|node| node.slot == slot).and_then(NodeRecord::life);
+        let size = life.map(|life| life.offering.size.as_str());
+        let assigned_at = life.map_or(now, |life| life.assigned_at);
+        let (fast, slow, measured) = measured(observed, size)?;
+        let boots = observed.nodes.iter().filter(|node| node.contact().is_none()).filter_map(NodeRecord::life);
+        let alike = boots.filter(|life| Some(life.offering.size.as_str()) == size).map(|life| life.assigned_at);
+        let first = alike.fold(assigned_at, Time::min);
+        Some(Self { least: (first + fast).since(now), most: (assigned_at + slow + NEXT_RUN).since(now), measured })
+    }
+}
+
+/// A fast and a slow boot of this size, or of all, and how many were measured.
+fn measured(observed: &Observation, size: Option<&str>) -> Option<(Span, Span, usize)> {
     let of = |is: &dyn Fn(&str) -> bool| {
         let lives = observed.nodes.iter().filter_map(|node| Some((node.life()?, node.contact()?)));
         let boots = lives.filter(|(life, _)| is(&life.offering.size));
@@ -87,9 +106,7 @@ fn left(observed: &Observation, slot: Slot, now: Time) -> Option<(Span, Span, us
     let few = boots.len() / 10;
     let (fast, slow) = (*boots.get(few)?, *boots.get(boots.len() - 1 - few)?);
     // The next boot may be outside of what was measured.
-    let (fast, slow) = (Span::from_ms(fast.as_ms() * 4 / 5), Span::from_ms(slow.as_ms() * 6 / 5));
-    let assigned_at = life.map_or(now, |life| life.assigned_at);
-    Some(((assigned_at + fast).since(now), (assigned_at + slow + NEXT_RUN).since(now), boots.len()))
+    Some((Span::from_ms(fast.as_ms() * 4 / 5), Span::from_ms(slow.as_ms() * 6 / 5), boots.len()))
 }
 
 #[cfg(test)]
@@ -125,7 +142,7 @@ mod tests {
                 vec![held(0), held(1), boots()],
                 9,
                 20,
-                "in 28 to 122 s: its node boots (2 boots were measured), and the next run places it",
+                "in 28 to 72 s, or sooner where other work ends: its node boots (2 boots were measured)",
             ),
             (vec![held(0), boots()], 9, 143, "at any moment: its node boots longer than usual (one boot was measured)"),
             (vec![boots()], 9, 20, "when its node has booted: no boot was measured so far"),

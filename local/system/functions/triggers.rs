@@ -1,4 +1,5 @@
-//! Stands for the streams of the tables jobs and allocs, which wake poll-and-scale after a new job and after the end of an alloc.
+//! Stands for the streams of the tables that wake poll-and-scale: after a new job, after the end of an alloc, and when a node becomes
+//! ready.
 //!
 //! The request of a call says what it writes, so no row is read.
 //!
@@ -7,8 +8,8 @@
 //! needed does no harm.
 
 use super::Functions;
-use model::ClientStatus;
 use model::functions::POLL_AND_SCALE;
+use model::{ClientStatus, NodeStatus};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(in crate::local) async fn wake(mut written: watch::Receiver<()>, functions: 
     }
 }
 
-/// Whether a successful call wrote a new job, or ended an alloc.
+/// Whether a successful call wrote a new job, ended an alloc, or made a node ready.
 pub(in crate::local) fn wakes(operation: &str, request: &str) -> bool {
     if !matches!(operation, "PutItem" | "UpdateItem" | "BatchWriteItem" | "TransactWriteItems") {
         return false;
@@ -50,7 +51,8 @@ fn is_of(table: Table, name: &str) -> bool {
     name.ends_with(&format!("-{}", table.suffix()))
 }
 
-/// Only a new job is put as a whole row. A later write sets only the changed attributes: the end of an alloc sets `client`.
+/// Only a new job is put as a whole row. A later write sets only the changed attributes: the end of an alloc sets `client`, and a node
+/// that becomes ready loses `syncing_since_at`.
 fn is_noticed(write: &Value) -> bool {
     let name = write.get("TableName").and_then(Value::as_str).unwrap_or_default();
     let values = |field: &str| write.get(field).and_then(Value::as_object).into_iter().flat_map(Map::values);
@@ -60,7 +62,11 @@ fn is_noticed(write: &Value) -> bool {
     };
     let sets = |wanted: &str| values("ExpressionAttributeNames").any(|name| name == wanted);
     let ends = || sets("client") && !sets("handed_on") && values("ExpressionAttributeValues").any(is_final);
-    (is_of(Table::Jobs, name) && write.get("Item").is_some()) || (is_of(Table::Allocs, name) && ends())
+    let is_ready = |value: &Value| value.get("S").and_then(Value::as_str) == Some(NodeStatus::Ready.as_str());
+    let opens = || sets("syncing_since_at") && values("ExpressionAttributeValues").any(is_ready);
+    (is_of(Table::Jobs, name) && write.get("Item").is_some())
+        || (is_of(Table::Allocs, name) && ends())
+        || (is_of(Table::Nodes, name) && opens())
 }
 
 #[cfg(test)]
@@ -68,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_job_and_an_ended_alloc_wake_the_function_and_nothing_else_does() {
+    fn a_new_job_an_ended_alloc_and_a_ready_node_wake_the_function_and_nothing_else_does() {
         let job = json!({"TableName": "t-jobs", "Item": {"job_id": {"S": "a"}}});
         let changed = json!({"TableName": "t-jobs", "Key": {"job_id": {"S": "a"}}, "UpdateExpression": "SET #n0 = :v0",
             "ExpressionAttributeNames": {"#n0": "state"}, "ExpressionAttributeValues": {":v0": {"S": "complete"}}});
@@ -80,7 +86,24 @@ mod tests {
         let mut handed_on = client("complete");
         handed_on["ExpressionAttributeNames"]["#n2"] = "handed_on".into();
         let placed = json!({"TableName": "t-allocs", "Item": {"alloc_id": {"S": "b"}, "client": {"S": "pending"}}});
+        let node = |names: Value, values: Value| {
+            json!({"TableName": "t-nodes", "Key": {"slot": {"N": "1"}}, "ExpressionAttributeNames": names,
+                "ExpressionAttributeValues": values})
+        };
+        let word = |word: &str| json!({ "S": word });
+        let opens = node(json!({"#n0": "status", "#n1": "syncing_since_at"}), json!({":v0": word("ready")}));
+        let syncs = node(
+            json!({"#n0": "status", "#n1": "syncing_since_at"}),
+            json!({":v0": word("syncing"), ":v1": {"N": "7"}}),
+        );
+        let pulse = node(
+            json!({"#n0": "last_ping_at", "#n1": "status"}),
+            json!({":v0": word("syncing"), ":v1": word("ready")}),
+        );
         let cases = [
+            ("UpdateItem", opens, true),
+            ("UpdateItem", syncs, false),
+            ("UpdateItem", pulse, false),
             ("PutItem", job.clone(), true),
             ("GetItem", job.clone(), false),
             ("PutItem", json!({"TableName": "t-nodes", "Item": {"slot": {"N": "1"}}}), false),

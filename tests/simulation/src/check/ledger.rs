@@ -114,7 +114,12 @@ impl Check {
                     self.wakes.notify_one();
                 }
             }
-            (Table::Nodes, after) => lock(&self.ledger).node(now, before, after),
+            (Table::Nodes, after) => {
+                lock(&self.ledger).node(now, before, after);
+                if after.is_some_and(is_ready) && before.is_none_or(|row| !is_ready(row)) {
+                    self.wakes.notify_one();
+                }
+            }
             (Table::Allocs, Some(after)) if matches!(text(after, "client"), Some("complete" | "failed")) => {
                 self.wakes.notify_one();
             }

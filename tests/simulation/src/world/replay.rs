@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// The streams of the tables wake poll-and-scale when a job arrives and when an alloc ends.
+    /// The streams of the tables wake poll-and-scale when a job arrives, when an alloc ends and when a node becomes ready.
     async fn streams(self: Arc<Self>) {
         loop {
             self.check.wakes.notified().await;

@@ -2,7 +2,8 @@
 //! its times.
 //!
 //! Guarantees: each invocation of a function is noted with its use; nodes call when the answers tell them to, and
-//! report as soon as they have news, like the agent; new jobs, ended allocs and ended instances wake poll-and-scale.
+//! report as soon as they have news, like the agent; new jobs, ended allocs, ready nodes and ended
+//! instances wake poll-and-scale.
 //! Does not: fail. The cost of faults is not counted.
 
 use super::account::{Account, Ec2};
@@ -379,12 +380,15 @@ impl Fleet {
             let event = Self::post(node, "allocs", &report);
             let answer = good(&self.ingest.0.handle(&event, self.now()).await);
             self.note(Kind::AllocReport, self.ingest.1.take());
+            let was_ready = node.protocol.is_ready;
             node.protocol.on_report(&answer);
             self.work(id, node);
             self.report_handles_in(id, node, CHANGE_MS);
             let store = Store::new(Arc::new(Meter::new(&self.tables)));
             let rows = store.allocs(ended).await.unwrap();
-            if rows.iter().any(|alloc| alloc.summary.client.is_final() && !alloc.handed_on) {
+            if (node.protocol.is_ready && !was_ready)
+                || rows.iter().any(|alloc| alloc.summary.client.is_final() && !alloc.handed_on)
+            {
                 self.wake(json!({"Records": [{"eventName": "MODIFY"}]}));
             }
         }
