@@ -135,6 +135,10 @@ impl ArchivedOutput {
                 is_found.set(true);
                 Selected::All
             }
+            Matching::Alone => {
+                is_found.set(true);
+                Selected::Alone
+            }
             Matching::Above => Selected::Within,
             Matching::No => Selected::No,
         }

@@ -40,6 +40,8 @@ pub enum OpenedEntry {
 pub enum Selected {
     /// It, and all that is in it.
     All,
+    /// It, and what is wanted of that which is in it.
+    Alone,
     /// What is in it may be wanted.
     Within,
     No,
@@ -144,7 +146,7 @@ pub fn walk(
         let stat = fstat(&next)?;
         let (mode, kind) = (stat.st_mode & 0o7777, kind_of(&stat));
         let folder = if kind == SFlag::S_IFDIR { Some(readable(&next).map_err(failed)?) } else { None };
-        if wanted == Selected::All {
+        if matches!(wanted, Selected::All | Selected::Alone) {
             let found = match kind {
                 SFlag::S_IFREG => OpenedEntry::File(readable(&next).map_err(failed)?),
                 SFlag::S_IFDIR => OpenedEntry::Folder,

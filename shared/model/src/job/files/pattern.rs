@@ -4,7 +4,7 @@
 //! *       any characters of one name, but no dot at its beginning
 //! ?       one character of a name
 //! [a-c_]  one of these characters; [!a-c] one that is none of these
-//! **      as a whole part: any number of folders, which are not hidden
+//! **      as a whole part: any number of folders, which are not hidden; at the end, all that is in them and is not hidden
 //! ```
 //!
 //! Guarantees: a path without one of `*?[` is no pattern; matching takes no more time than the product of the two lengths.
@@ -19,6 +19,8 @@ pub struct Pattern(Vec<String>);
 pub enum Matching {
     /// The pattern names the path, or a folder that it is in.
     Yes,
+    /// The pattern names the path, and says of each path in it whether it names that too.
+    Alone,
     /// The path may be a folder with something that the pattern names.
     Above,
     No,
@@ -34,7 +36,13 @@ fn is_special(c: char) -> bool {
 impl Pattern {
     /// `None` if the path names one thing only.
     pub fn of(path: &str) -> Option<Self> {
-        path.contains(is_special).then(|| Self(path.split('/').map(str::to_owned).collect()))
+        let end = if path.split('/').next_back() == Some(FOLDERS) { Some("*") } else { None };
+        path.contains(is_special).then(|| Self(path.split('/').chain(end).map(str::to_owned).collect()))
+    }
+
+    /// Whether it names all that is not hidden, in folders at any depth: so it takes no folder whole.
+    fn names_each(&self) -> bool {
+        matches!(self.0.as_slice(), [.., folders, all] if folders == FOLDERS && all == "*")
     }
 
     /// The folder that everything is in which the pattern names: its parts before the first special character. May be empty.
@@ -48,7 +56,7 @@ impl Pattern {
         // The places in the pattern that the path up to now leads to.
         let mut places = self.from([0]);
         for name in path {
-            if places.contains(&self.0.len()) {
+            if places.contains(&self.0.len()) && !self.names_each() {
                 return Matching::Yes;
             }
             let next = places.iter().filter_map(|place| match self.0.get(*place)?.as_str() {
@@ -57,10 +65,11 @@ impl Pattern {
             });
             places = self.from(next);
         }
-        match () {
-            () if places.contains(&self.0.len()) => Matching::Yes,
-            () if places.is_empty() => Matching::No,
-            () => Matching::Above,
+        match places.contains(&self.0.len()) {
+            true if self.names_each() => Matching::Alone,
+            true => Matching::Yes,
+            false if places.is_empty() => Matching::No,
+            false => Matching::Above,
         }
     }
 
@@ -144,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_pattern_names_what_a_shell_would_name() {
-        use Matching::{Above, No, Yes};
+        use Matching::{Above, Alone, No, Yes};
         for (pattern, path, expected) in [
             ("*.csv", "a.csv", Yes),
             ("*.csv", ".a.csv", No),
@@ -167,7 +176,15 @@ mod tests {
             ("**/f", "a/b", Above),
             ("**/f", ".git/f", No),
             ("a/**/f", "a/f", Yes),
-            ("a/**", "a/b/c", Yes),
+            ("a/**", "a", Above),
+            ("a/**", "a/b/c", Alone),
+            ("a/**", "a/.b", No),
+            ("a/**", "a/b/.c", No),
+            ("a/**", "a/.b/c", No),
+            ("a/**/*", "a/b/.c", No),
+            ("**", "a", Alone),
+            ("**", ".a/b", No),
+            ("**/d*", "x/d1/.c", Yes),
             ("a/**/b/**/f", "a/x/b/y/z/f", Yes),
             ("run-?", "run-7", Yes),
             ("run-?", "run-17", No),
