@@ -34,7 +34,7 @@ const FORM: &str = "write CAUSES=fail or CAUSES=again*N, such as exit:75-78=agai
 pub(crate) enum Cause {
     /// The command ended with an exit code from the first to the last.
     Exit(i32, i32),
-    /// This signal ended it.
+    /// This signal ended it, or a program below its shell.
     Signal(Signal),
     Word(CauseWord),
 }
@@ -126,13 +126,19 @@ impl Cause {
             // The exit codes of other ends are not those of a command.
             _ => None,
         };
+        // A shell, and the init of a container, report the signal that ended a program as an exit code.
+        let signal = match *cause {
+            EndCause::Signalled { signal } => Some(signal),
+            EndCause::Exited { code } => (129..=192).contains(&code).then(|| code - 128),
+            _ => None,
+        };
         // No rule names a success.
         let code = code.filter(|code| *code != 0);
         match self {
             Self::Exit(first, last) => code.is_some_and(|code| (first..=last).contains(&code)),
-            Self::Signal(one) => *cause == EndCause::Signalled { signal: one.number() },
+            Self::Signal(one) => signal == Some(one.number()),
             Self::Word(CauseWord::AnyExit) => code.is_some(),
-            Self::Word(CauseWord::AnySignal) => matches!(cause, EndCause::Signalled { .. }),
+            Self::Word(CauseWord::AnySignal) => signal.is_some(),
             Self::Word(CauseWord::Memory) => matches!(cause, EndCause::OverMemory { .. }),
             Self::Word(CauseWord::Timeout) => matches!(cause, EndCause::OverTime { .. }),
             Self::Word(CauseWord::Failed) => cause.client() == ClientStatus::Failed,
@@ -443,7 +449,8 @@ mod tests {
         let words = ["exit:3", "exit:126-127", "exit:*", "signal:9", "signal:*", "memory", "timeout", "failed", "lost"];
         for (cause, named) in [
             (EndCause::Exited { code: 3 }, vec!["exit:3", "exit:*", "failed"]),
-            (EndCause::Exited { code: 137 }, vec!["exit:*", "failed"]),
+            (EndCause::Exited { code: 137 }, vec!["exit:*", "signal:9", "signal:*", "failed"]),
+            (EndCause::Exited { code: 193 }, vec!["exit:*", "failed"]),
             (EndCause::NotFound { program: program.clone() }, vec!["exit:126-127", "exit:*", "failed"]),
             (EndCause::NotExecutable { program }, vec!["exit:126-127", "exit:*", "failed"]),
             (EndCause::Signalled { signal: 9 }, vec!["signal:9", "signal:*", "failed"]),
