@@ -8,7 +8,7 @@
 //! Does not: get a folder that a job stored at an `s3://` place of its own: the AWS CLI does.
 
 use super::follow::of_members;
-use crate::commands::submit::job_files::place_of;
+use crate::commands::submit::job_files::{place_of, plain};
 use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, Meant, short};
 use crate::view::usage::bytes_text;
@@ -32,7 +32,7 @@ pub struct FetchArgs {
     /// The job: its id, a part of it, or its name. The name of an array stands for all its jobs, and NAME[3] for number 3
     pub(crate) job: String,
     /// Only this output, as --out named it, or the folder of --keep; `.` is all outputs, and the folder if the job has not completed
-    #[arg(default_value = ".")]
+    #[arg(default_value = ".", value_parser = |path: &str| anyhow::Ok(plain(path)))]
     path: String,
     /// The folder to put them into; those of an array each into a folder with its number
     #[arg(default_value = ".")]

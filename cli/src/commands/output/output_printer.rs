@@ -1,12 +1,12 @@
 //! Prints bytes of an output, each stream to its place.
 //!
 //! Guarantees: a terminal obeys nothing in the output; elsewhere each byte is printed as it is. Of the last lines, none is
-//! printed before all of them are there.
+//! printed before all of them are there. Where no more can be written, such as on a full disk, nothing more is printed, and that is known.
 //! Does not: know where the bytes come from, or whether some are missing.
 
 use crate::console::{Context, Screen, show};
 use model::{Stream, Switches};
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 
 /// How many bytes are read for each wanted line. If lines are longer, fewer lines are printed.
@@ -107,11 +107,13 @@ pub(crate) struct Printer {
     begun: [Vec<u8>; 2],
     /// The number of last lines to hold back, and the last lines of what has come.
     tail: Option<(usize, Text)>,
+    /// Whether something could not be written.
+    pub(crate) is_cut: bool,
 }
 
 impl Printer {
     pub(crate) const fn new(route: Route) -> Self {
-        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], tail: None }
+        Self { route, only: None, came: 0, begun: [Vec::new(), Vec::new()], tail: None, is_cut: false }
     }
 
     /// From now on, holds back this many last lines of what comes, until `release`. `None`: prints all as it comes.
@@ -139,10 +141,15 @@ impl Printer {
             text.from(only.start.saturating_sub(begin)).up_to(only.end.saturating_sub(begin.max(only.start)))
         });
         let text = cut.as_ref().unwrap_or(text);
-        for (stream, bytes) in text.parts(route) {
+        let written = self.write(context, text);
+        self.unless_cut(context, written)
+    }
+
+    fn write(&mut self, context: &mut Context<'_>, text: &Text) -> io::Result<()> {
+        for (stream, bytes) in text.parts(self.route).filter(|_| !self.is_cut) {
             let [of_out, of_err] = &mut self.begun;
             let begun = if stream == Stream::Out { of_out } else { of_err };
-            let (to, screen) = target(context, route, stream);
+            let (to, screen) = target(context, self.route, stream);
             if screen == Screen::Pipe {
                 to.write_all(bytes)?;
             } else {
@@ -150,21 +157,35 @@ impl Printer {
             }
         }
         context.err.flush()?;
-        Ok(context.out.flush()?)
+        context.out.flush()
+    }
+
+    /// A closed pipe is an error: nobody reads on. Any other error cuts the output off, and the job goes on.
+    fn unless_cut(&mut self, context: &mut Context<'_>, written: io::Result<()>) -> anyhow::Result<()> {
+        match written {
+            Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+                if !std::mem::replace(&mut self.is_cut, true) {
+                    // Standard error may be on the same full disk.
+                    let _ = writeln!(context.err, "nodekeeper: {e}: the rest of the output is not printed");
+                }
+                Ok(())
+            }
+            other => Ok(other?),
+        }
     }
 
     /// Prints the beginning of a character that will not get its rest. Drops lines that are still held back, because some are
     /// missing.
     pub(crate) fn end(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         self.tail = None;
-        let [of_out, of_err] = &mut self.begun;
-        for (stream, begun) in [(Stream::Out, of_out), (Stream::Err, of_err)] {
-            let rest = String::from_utf8_lossy(&std::mem::take(begun)).into_owned();
+        let begun = std::mem::take(&mut self.begun);
+        let mut streams = [Stream::Out, Stream::Err].into_iter().zip(begun).filter(|_| !self.is_cut);
+        let written = streams.try_for_each(|(stream, begun)| {
             let (to, _) = target(context, self.route, stream);
-            write!(to, "{rest}")?;
-            to.flush()?;
-        }
-        Ok(())
+            write!(to, "{}", String::from_utf8_lossy(&begun))?;
+            to.flush()
+        });
+        self.unless_cut(context, written)
     }
 }
 
@@ -176,7 +197,7 @@ fn target<'a>(context: &'a mut Context<'_>, route: Route, stream: Stream) -> (&'
 }
 
 /// Prints bytes as text that a terminal does not obey. The beginning of a character at the end stays in `part`.
-fn print_text(to: &mut (dyn Write + Send), part: &mut Vec<u8>, bytes: &[u8], screen: Screen) -> anyhow::Result<()> {
+fn print_text(to: &mut (dyn Write + Send), part: &mut Vec<u8>, bytes: &[u8], screen: Screen) -> io::Result<()> {
     part.extend_from_slice(bytes);
     let last = part.utf8_chunks().last().map(|chunk| chunk.invalid()).unwrap_or_default();
     let is_begun = std::str::from_utf8(last).is_err_and(|e| e.error_len().is_none());
@@ -207,20 +228,29 @@ mod tests {
         assert_eq!([&b"a\nb\n"[..], b"a\nb", b"", b"\n"].map(|bytes| text(bytes).lines()), [2, 2, 0, 1]);
     }
 
-    /// What is printed on standard output and standard error.
-    fn print(route: Route, screen: Screen, pieces: &[Text]) -> (Vec<u8>, Vec<u8>) {
-        let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), &b""[..]);
-        let mut context = Context {
+    fn context<'a>(
+        screen: Screen,
+        input: &'a mut (dyn io::BufRead + Send),
+        out: &'a mut (dyn Write + Send),
+        err: &'a mut (dyn Write + Send),
+    ) -> Context<'a> {
+        Context {
             screen,
             err_screen: screen,
             in_screen: Screen::Pipe,
             colours: false,
             connect: Box::new(|| Box::pin(async { anyhow::bail!("not connected") })),
             clock: std::sync::Arc::new(|| Time::from_ms(0)),
-            input: &mut input,
-            out: &mut out,
-            err: &mut err,
-        };
+            input,
+            out,
+            err,
+        }
+    }
+
+    /// What is printed on standard output and standard error.
+    fn print(route: Route, screen: Screen, pieces: &[Text]) -> (Vec<u8>, Vec<u8>) {
+        let (mut out, mut err, mut input) = (Vec::new(), Vec::new(), &b""[..]);
+        let mut context = context(screen, &mut input, &mut out, &mut err);
         let mut printer = Printer::new(route);
         pieces.iter().for_each(|piece| printer.print(&mut context, piece).unwrap());
         printer.end(&mut context).unwrap();
@@ -251,5 +281,34 @@ mod tests {
         mixed.iter().for_each(|piece| held.add(Route::Together, piece));
         assert_eq!(held, Text::new(b"o1e1e2o2", Switches::new(vec![2, 6])));
         assert_eq!(held.from(3), Text::new(b"1e2o2", Switches::new(vec![0, 3])));
+    }
+
+    /// A disk with room for so many bytes.
+    struct Disk(usize);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = self.0.min(bytes.len());
+            self.0 -= room;
+            if room == 0 { Err(ErrorKind::StorageFull.into()) } else { Ok(room) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_output_that_does_not_fit_on_the_disk_is_cut_once_and_that_is_known() {
+        for room in 0..10 {
+            let (mut out, mut err, mut input) = (Disk(room), Vec::new(), &b""[..]);
+            let mut context = context(Screen::Pipe, &mut input, &mut out, &mut err);
+            let mut printer = Printer::new(Route::Apart);
+            [b"ab\n", b"cd\n", b"ef\n"].iter().for_each(|piece| printer.print(&mut context, &text(*piece)).unwrap());
+            printer.end(&mut context).unwrap();
+            assert_eq!(printer.is_cut, room < 9, "{room}");
+            let said = String::from_utf8(err).unwrap();
+            assert_eq!(said.lines().count(), usize::from(room < 9), "{room}: {said}");
+        }
     }
 }

@@ -116,7 +116,7 @@ impl<'a> OutputStream<'a> {
 
     /// The outcome of the command that printed the output.
     pub(crate) const fn outcome(&self) -> Exit {
-        if self.misses { Exit::Code(MISSING) } else { Exit::Done }
+        if self.misses || self.printer.is_cut { Exit::Code(MISSING) } else { Exit::Done }
     }
 
     /// Stops the reading before all was printed.

@@ -8,13 +8,16 @@ use crate::console::{Context, UsageError, bounded};
 use anyhow::bail;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::{INPUT_VARIABLE, JobSpec, MAX_COMMAND_BYTES};
+use model::{INPUT_VARIABLE, JobSpec};
 use nix::poll::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+
+/// The most bytes of an input. In base64 they leave a KiB of [`model::MAX_COMMAND_BYTES`] for the command and its environment.
+const MOST_INPUT: u64 = 11 << 10;
 
 /// How long to wait for the program before the pipe to write something.
 const WRITES_WITHIN_MS: u8 = 200;
@@ -29,9 +32,8 @@ pub(crate) fn open<'a>(input: &'a mut (dyn BufRead + Send), file: &Path) -> io::
 
 /// Reads standard input to its end, and makes it the input of this job.
 pub(crate) fn pass_on(context: &mut Context<'_>, spec: &mut JobSpec) -> anyhow::Result<()> {
-    let most = MAX_COMMAND_BYTES / 4 * 3;
-    let input = bounded::bytes(&mut *context.input, "standard input", most as u64)
-        .map_err(|e| e.context("it becomes a part of the job: give more by --in or a URL"))?;
+    let input = bounded::bytes(&mut *context.input, "standard input", MOST_INPUT)
+        .map_err(|e| e.context("give more by --in or a URL: standard input becomes a part of the job"))?;
     spec.env.insert(INPUT_VARIABLE.to_owned(), BASE64_STANDARD.encode(input));
     Ok(())
 }

@@ -85,9 +85,10 @@ fn kept(path: &str) -> Result<String, String> {
     Ok(path)
 }
 
-/// The path without `./` at its beginning and slashes at its end.
-fn plain(path: &str) -> String {
-    path.trim_start_matches("./").trim_end_matches('/').to_owned()
+/// The path without `./` at its beginning and slashes at its end. What is left of `./` is `.`.
+pub(crate) fn plain(path: &str) -> String {
+    let plain = path.trim_start_matches("./").trim_end_matches('/');
+    if plain.is_empty() && path.starts_with('.') { ".".to_owned() } else { plain.to_owned() }
 }
 
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use clap::Args;
 use futures::StreamExt;
 use model::{EndCause, Job, JobId, JobSpec, JobState};
 use std::collections::BTreeSet;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The exit code of a job that ended without an exit code of its command, or whose end is not known.
@@ -38,7 +39,7 @@ const INTERRUPTED: u8 = 130;
 pub struct RunArgs {
     #[command(flatten)]
     job: JobOptions,
-    /// Read standard input to its end, 12 KiB at most, and give it to the command. Without this the command has none, and an
+    /// Read standard input to its end, 11 KiB at most, and give it to the command. Without this the command has none, and an
     /// input that has something to read is an error
     #[arg(long, short = 'i')]
     stdin: bool,
@@ -55,15 +56,21 @@ pub struct RunArgs {
 pub(crate) enum Heard {
     /// Ctrl-C.
     Interrupt,
+    /// Somebody ends this command, such as a CI that is stopped, or a terminal that is closed.
+    Terminated,
     /// A line of standard input: the answer to the question.
     Line(String),
 }
 
-/// Listens for Ctrl-C, and for lines after the first Ctrl-C.
+/// Listens for Ctrl-C, for lines after the first Ctrl-C, and for the signals that end this command.
 #[allow(clippy::disallowed_methods, reason = "the terminal is read only after Ctrl-C")]
 fn listen() -> std::io::Result<UnboundedReceiver<Heard>> {
-    let mut interrupts = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut interrupts = signal(SignalKind::interrupt())?;
     let (hear, heard) = unbounded_channel();
+    for kind in [SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut ends, hear) = (signal(kind)?, hear.clone());
+        tokio::spawn(async move { while ends.recv().await.is_some() && hear.send(Heard::Terminated).is_ok() {} });
+    }
     tokio::spawn(async move {
         let mut is_first = true;
         while interrupts.recv().await.is_some() && hear.send(Heard::Interrupt).is_ok() {
@@ -137,6 +144,7 @@ pub(crate) async fn run_with(
         // The job has ended, and its exit code stays what it is.
         Err(e) => {
             writeln!(context.err, "nodekeeper: the rest of the output cannot be read: {}", show::error(&e))?;
+            stream.leave();
             stream.outcome()
         }
         Ok(outcome) => outcome,
@@ -178,6 +186,11 @@ async fn follow(
                 Some(what) = heard.recv() => what,
             };
             match what {
+                Heard::Terminated => {
+                    // Whoever ends this command may have closed its standard error.
+                    let _ = writeln!(context.err, "job {id} goes on: `nodekeeper cancel {}` ends it", short(id));
+                    return Ok(false);
+                }
                 Heard::Interrupt if is_asked => {
                     writeln!(context.err, "\njob {id} goes on: `nodekeeper job {}` shows it", short(id))?;
                     return Ok(false);
@@ -218,7 +231,7 @@ async fn rest(
     }
     while !stream.poll(context, job).await? {
         let pause = tokio::time::timeout(POLL, heard.recv()).await;
-        if pause.is_ok_and(|what| what == Some(Heard::Interrupt)) {
+        if pause.is_ok_and(|what| matches!(what, Some(Heard::Interrupt | Heard::Terminated))) {
             stream.leave();
             break;
         }

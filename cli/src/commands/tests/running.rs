@@ -107,15 +107,24 @@ async fn a_no_lets_the_job_go_on_and_a_second_interrupt_leaves_it() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_terminated_says_that_its_job_goes_on() {
+    let world = World::with_policy().await;
+    let said = ran(&world, &["run", "--", "work"], vec![Heard::Terminated], async {}).await;
+    assert_eq!(said.result.unwrap(), Exit::Code(130));
+    assert!(said.err.contains("goes on: `nodekeeper cancel"), "{}", said.err);
+    assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Queued);
+}
+
+#[tokio::test]
 async fn an_input_is_passed_on_with_the_job_or_refused() {
     let world = World::with_policy().await;
     world.run_with(&["submit", "--stdin", "--", "bash"], "exit 4\n").await.result.unwrap();
     let job = &world.store().jobs().await.unwrap()[0];
     assert_eq!(job.env.get(model::INPUT_VARIABLE).map(String::as_str), Some("ZXhpdCA0Cg=="));
-    let error = world.run_with(&["submit", "--stdin", "--", "bash"], &"x".repeat(12_289)).await.error();
-    assert!(error.contains("standard input has more than 12288 bytes"), "{error}");
+    let error = world.run_with(&["submit", "--stdin", "--", "bash"], &"x".repeat(11_265)).await.error();
+    assert!(error.contains("standard input has more than 11264 bytes"), "{error}");
     assert_eq!(world.store().jobs().await.unwrap().len(), 1);
-    assert!(world.run_with(&["submit", "--stdin", "--", "cat"], &"x".repeat(12_000)).await.result.is_ok());
+    assert!(world.run_with(&["submit", "--stdin", "--", "cat"], &"x".repeat(11_264)).await.result.is_ok());
 }
 
 #[tokio::test]
