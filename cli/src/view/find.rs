@@ -21,7 +21,7 @@ use store::{DbError, Store};
 
 /// The fewest characters of a part of an id. A shorter part would fit many ids by chance.
 const SHORTEST: usize = 4;
-/// How many arrays of packs with one name are looked at for elements that ran again.
+/// How many arrays with one name are looked at for elements that ran again.
 const MOST_ARRAYS: usize = 20;
 /// How many candidates an error lists.
 const LISTED: usize = 8;
@@ -65,30 +65,29 @@ impl Meant {
         Self { ids, is_by_name, packs: BTreeMap::new() }
     }
 
-    /// The elements of these packs. Of elements that are in several packs, those of the first one are meant.
-    fn packs<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Self {
-        let (mut packs, mut taken) = (BTreeMap::new(), Ranges::default());
+    /// The elements of these jobs. Of elements that are in several of them, those of the first one are meant.
+    fn elements_of<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Self {
+        let (mut ids, mut packs, mut taken) = (BTreeMap::new(), BTreeMap::new(), Ranges::default());
         for job in jobs {
-            let new = elements(job).without(&taken);
+            let (id, new) = (job.summary.job_id, elements(job).without(&taken));
             taken.extend(&new);
-            packs.insert(job.summary.job_id, new);
+            ids.extend(new.iter().next().map(|first| (first, id)));
+            if job.work.pack.is_some() && !new.is_empty() {
+                packs.insert(id, new);
+            }
         }
-        packs.retain(|_, elements| !elements.is_empty());
-        let mut ids: Vec<JobId> = packs.keys().copied().collect();
-        ids.sort_by_key(|id| packs.get(id).and_then(|elements| elements.iter().next()));
-        Self { ids, is_by_name: true, packs }
+        Self { ids: ids.into_values().collect(), is_by_name: true, packs }
     }
 
     /// What of this has one of these numbers.
     fn only(mut self, numbers: &Ranges) -> Self {
-        match self.packs.is_empty() {
-            true => self.ids.retain(|id| numbers.contains(Array::number(*id))),
-            false => {
-                self.packs.values_mut().for_each(|elements| *elements = elements.within(numbers));
-                self.packs.retain(|_, elements| !elements.is_empty());
-                self.ids.retain(|id| self.packs.contains_key(id));
-            }
-        }
+        self.packs.values_mut().for_each(|elements| *elements = elements.within(numbers));
+        let has_it = |id: &JobId| match self.packs.get(id) {
+            Some(elements) => !elements.is_empty(),
+            None => numbers.contains(Array::number(*id)),
+        };
+        self.ids.retain(has_it);
+        self.packs.retain(|_, elements| !elements.is_empty());
         self.is_by_name = false;
         self
     }
@@ -114,8 +113,8 @@ impl Meant {
         let stored = stored.into_iter();
         let is_pack = stored.clone().any(|job| job.work.pack.is_some());
         let count = stored.filter(|_| self.is_by_name && !is_pack).filter_map(|job| job.summary.array_count).max();
-        let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX).max(self.ids.len());
-        Some(count).filter(|count| *count > 1)
+        let (count, many) = (count.and_then(|count| usize::try_from(count).ok()), self.ids.len());
+        count.map_or((many > 1).then_some(many), |count| Some(count.max(many)))
     }
 }
 
@@ -199,7 +198,7 @@ impl<'a> Finder<'a> {
     /// a pack.
     async fn of_numbers(&self, array: &str, numbers: &Ranges) -> anyhow::Result<Meant> {
         let all = match self.matching(array).await? {
-            Match::Named(jobs) if is_packed(&jobs) => self.of_packs(array, &jobs).await?,
+            Match::Named(jobs) if has_elements(&jobs) => self.of_elements(array, &jobs).await?,
             Match::Named(jobs) => Meant::these(self.of_array(array, &jobs).await?, false),
             Match::Id(id) => {
                 let begin: String = id.to_string().chars().take(ARRAY_CHARS).collect();
@@ -208,7 +207,7 @@ impl<'a> Finder<'a> {
                     found.ids.into_iter().filter(|n| Array::of(*n) == Array::of(id)).collect();
                 let is_pack = self.cluster.store.job(id).await?.is_some_and(|job| job.work.pack.is_some());
                 match is_pack {
-                    true => Meant::packs(&self.cluster.store.jobs_of(of_array).await?.rows),
+                    true => Meant::elements_of(&self.cluster.store.jobs_of(of_array).await?.rows),
                     false => Meant::these(of_array.into_iter().collect(), false),
                 }
             }
@@ -223,18 +222,18 @@ impl<'a> Finder<'a> {
     async fn with_name(&self, text: &str) -> anyhow::Result<Meant> {
         match self.matching(text).await? {
             Match::Id(id) => Ok(Meant::these(vec![id], false)),
-            Match::Named(jobs) if is_packed(&jobs) => self.of_packs(text, &jobs).await,
+            Match::Named(jobs) if has_elements(&jobs) => self.of_elements(text, &jobs).await,
             Match::Named(jobs) => Ok(Meant::these(self.of_array(text, &jobs).await?, true)),
         }
     }
 
-    /// All elements of the packs with this name of the array of these packs. Elements that ran again are an array of their own, with the
-    /// same name and count: of each number, the newest is meant.
-    async fn of_packs(&self, name: &str, jobs: &[JobSummary]) -> anyhow::Result<Meant> {
+    /// All elements with this name of the array of these jobs. Elements that ran again are an array of their own, with the same name and
+    /// count: of each number, the newest is meant.
+    async fn of_elements(&self, name: &str, jobs: &[JobSummary]) -> anyhow::Result<Meant> {
         let mut live: BTreeSet<Array> = jobs.iter().map(|job| Array::of(job.job_id)).collect();
         let count = jobs.iter().filter_map(|job| job.array_count).max();
-        let is_whole = |packs: &Vec<Job>| {
-            let elements = packs.iter().map(|job| elements(job).count()).sum::<u64>();
+        let is_whole = |jobs: &Vec<Job>| {
+            let elements = jobs.iter().map(|job| elements(job).count()).sum::<u64>();
             count.is_none_or(|count| elements >= u64::from(count))
         };
         let newest = live.last().copied();
@@ -243,22 +242,22 @@ impl<'a> Finder<'a> {
             let found = self.cluster.store.named(name, below, 1000).await?;
             below = found.ids.last().copied();
             for job in self.cluster.store.jobs_of(found.ids).await?.rows {
-                if job.summary.array_count == count && job.work.pack.is_some() {
+                if job.summary.array_count == count {
                     arrays.entry(Array::of(job.summary.job_id)).or_default().push(job);
                 }
             }
-            let has_whole = arrays.iter().any(|(array, packs)| Some(*array) <= newest && is_whole(packs));
+            let has_whole = arrays.iter().any(|(array, jobs)| Some(*array) <= newest && is_whole(jobs));
             if has_whole || !found.more || arrays.len() > MOST_ARRAYS {
                 break;
             }
         }
         // What ended and was no rerun of this array is of another one.
-        arrays.retain(|array, packs| live.contains(array) || Some(*array) < newest || !is_whole(packs));
-        let last = arrays.iter().rev().find(|(_, packs)| is_whole(packs)).map(|(array, _)| *array);
+        arrays.retain(|array, jobs| live.contains(array) || Some(*array) < newest || !is_whole(jobs));
+        let last = arrays.iter().rev().find(|(_, jobs)| is_whole(jobs)).map(|(array, _)| *array);
         arrays.retain(|array, _| Some(*array) >= last);
         live.retain(|array| !arrays.contains_key(array));
         match live.is_empty() {
-            true => Ok(Meant::packs(arrays.values().rev().flatten())),
+            true => Ok(Meant::elements_of(arrays.values().rev().flatten())),
             false => Err(ambiguous(name, jobs)),
         }
     }
@@ -411,8 +410,8 @@ fn numbered(text: &str) -> Option<(&str, Ranges)> {
     Some((array, numbers)).filter(|(array, _)| !array.is_empty())
 }
 
-fn is_packed(jobs: &[JobSummary]) -> bool {
-    jobs.iter().any(|job| job.tries.elements.is_some())
+fn has_elements(jobs: &[JobSummary]) -> bool {
+    jobs.iter().any(|job| job.array_count.is_some())
 }
 
 /// Whether this can be the short id of a job: it has the length, and only characters of ULIDs.
@@ -478,11 +477,13 @@ pub(crate) fn is_array(text: &str, ids: &[JobId]) -> anyhow::Error {
     let numbers: Ranges = ids.iter().map(|id| Array::number(*id)).collect();
     let first = ids.first().map_or(0, |id| Array::number(*id));
     let name = one_line(text);
+    let all = numbers.to_string();
+    let shown = all.split(',').take(LISTED).collect::<Vec<_>>().join(",");
+    let more = if shown.len() < all.len() { " and more" } else { "" };
     anyhow::anyhow!(
-        "{} is an array of {} jobs: name one of them, such as `{name}[{first}]` (its numbers are {})",
+        "{} is an array of {} jobs: name one of them, such as `{name}[{first}]` (its numbers are `{shown}`{more})",
         quoted(text),
         ids.len(),
-        quoted(&numbers.to_string())
     )
 }
 

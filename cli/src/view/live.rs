@@ -73,9 +73,16 @@ impl LiveView {
             return Ok(JobsPart { rows: waiting.jobs.iter().map(row).collect(), next: waiting.end });
         };
         let until = place.parse().map_or(self.present.now, Time::from_ms);
-        let ended = store.ended_until(end, until, KEPT).await?;
-        let next = ended.last().filter(|last| ended.len() >= KEPT && last.at < until);
-        let next = next.map(|last| last.at.as_ms().to_string());
+        // A run may reject thousands of jobs in one moment: then all of these are read.
+        let mut most = KEPT;
+        let ended = loop {
+            let ended = store.ended_until(end, until, most).await?;
+            if ended.len() < most || ended.last().is_some_and(|last| last.at < until) {
+                break ended;
+            }
+            most = most.saturating_mul(2);
+        };
+        let next = ended.last().filter(|_| ended.len() >= most).map(|last| last.at.as_ms().to_string());
         Ok(JobsPart { rows: ended.iter().map(|ended| row_of(ended).1).collect(), next })
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a line is a job, or several alike, with the field names of `submit --file`. Its times keep the days of the week and the
 //! hours: `simulate` begins on a Friday at 8:00 UTC.
-//! Does not: have commands or environments, jobs without a machine, or what a simulated machine does not have: GPUs.
+//! Does not: have commands or environments, jobs without a machine, or what a simulated machine does not have: GPUs, labels and licences.
+//! Have priorities: no alloc keeps them.
 
 use crate::commands::filter::JobFilter;
 use crate::console::Context;
@@ -80,7 +81,7 @@ fn line(at: Span, alloc: &EndedAlloc) -> Value {
         "at_s": at.as_ms() / 1000, "seconds": seconds, "vcpus": vcpus, "memory_mib": memory_mib,
         "scratch_gib": Some(scratch_gib).filter(|gib| **gib > 0), "nodes": Some(nodes).filter(|nodes| **nodes > 1),
         "exclusive": exclusive.then_some(true), "arch": machine.arch, "market": machine.market,
-        "instance_type": machine.instance_type, "name": alloc.name,
+        "instance_type": machine.instance_type, "name": alloc.name, "by": alloc.by,
     });
     model::left_out::without_nulls(line)
 }
@@ -110,6 +111,7 @@ mod tests {
             alloc(id(60, 0), 0, (70, 75), 0),
             alloc(id(60, 0), 1, (80, 180), 0),
             alloc(id(60, 1), 0, (200, 300), 0),
+            EndedAlloc { by: Some("ann".to_owned()), ..alloc(id(3600, 0), 0, (3700, 3705), 0) },
             alloc(id(90, 0), 0, (95, 96), 1),
             alloc(id(3660, 0), 0, (3700, 3705), 0),
         ];
@@ -118,6 +120,8 @@ mod tests {
         let line = |at_s, seconds| json!({"at_s": at_s, "seconds": seconds, "vcpus": 2, "memory_mib": 512});
         let mut twice = line(60, 100);
         twice["count"] = 2.into();
-        assert_eq!((lines, left_out), (vec![twice, line(3660, 5)], 1));
+        let mut of_ann = line(3600, 5);
+        of_ann["by"] = "ann".into();
+        assert_eq!((lines, left_out), (vec![twice, of_ann, line(3660, 5)], 1));
     }
 }

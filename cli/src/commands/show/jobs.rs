@@ -185,7 +185,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
         };
         writeln!(context.out, "{none}")?;
     } else {
-        let rows = if args.usage { usage_table(&jobs) } else { table(jobs, context.now()) };
+        let rows = if args.usage { usage_table(&jobs) } else { table(jobs, cut, context.now()) };
         rows.colours(context.colours).print(context.out)?;
     }
     for line in demand::lines(next.as_ref().filter(|_| !args.json)) {
@@ -207,7 +207,7 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
 }
 
 /// A line is one job, or all that is listed of an array.
-fn table(jobs: Vec<JobRow>, now: Time) -> Rows {
+fn table(jobs: Vec<JobRow>, cut: Cut, now: Time) -> Rows {
     let has_ended = jobs.iter().any(|job| job.summary.state.is_ended());
     let people: BTreeSet<Option<&str>> = jobs.iter().map(|job| job.summary.by.as_deref()).collect();
     let has_people = people.len() > 1;
@@ -216,7 +216,7 @@ fn table(jobs: Vec<JobRow>, now: Time) -> Rows {
     let cells = |line: Vec<JobRow>| {
         let by = has_people.then(|| or_blank(line.first().and_then(|job| job.summary.by.as_ref())));
         let ended = has_ended.then(|| when_some(line.iter().filter_map(|job| job.finished_at).max(), now));
-        cells(&line, now).into_iter().chain(by).chain(ended).chain([or_blank(commonest(&line))])
+        cells(&line, cut, now).into_iter().chain(by).chain(ended).chain([or_blank(commonest(&line))])
     };
     let heads: Vec<_> = heads.chain(by).chain(ended).chain(["REASON"]).collect();
     Rows::of(&heads, by_array(jobs).into_iter().map(cells))
@@ -240,11 +240,16 @@ fn usage_table(jobs: &[JobRow]) -> Rows {
     Rows::of(&heads.collect::<Vec<_>>(), jobs.iter().map(cells))
 }
 
-fn cells(line: &[JobRow], now: Time) -> Vec<String> {
+fn cells(line: &[JobRow], cut: Cut, now: Time) -> Vec<String> {
     let Some(JobRow { summary: job, .. }) = line.first() else { return Vec::new() };
     let (id, state) = match job.array_count {
         None => (short(job.job_id), job.state.to_string()),
-        Some(all) => (format!("{}[*]", short(job.job_id)), States::of(line.iter().map(|job| &job.summary)).text(all)),
+        Some(all) => {
+            let states = States::of(line.iter().map(|job| &job.summary)).text(all);
+            // More of its elements may be behind the end of the list.
+            let at_least = if cut != Cut::Not && states.ends_with(&format!(" of {all}")) { "at least " } else { "" };
+            (format!("{}[*]", short(job.job_id)), format!("{at_least}{states}"))
+        }
     };
     vec![
         id,

@@ -188,8 +188,8 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub(crate) job: JobOptions,
     /// Submit this many jobs; each has NODEKEEPER_ARRAY_INDEX, from 0, and NODEKEEPER_ARRAY_COUNT in its environment
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
-    count: u32,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ARRAY)))]
+    count: Option<u32>,
     /// An array of jobs with these numbers, such as 0-199 or 1,3,10-20: as --count, with these indexes. With %N at the
     /// end, at most N of them are placed at the same time
     #[arg(long, value_name = "NUMBERS[%N]", conflicts_with_all = ["count", "file"])]
@@ -214,7 +214,7 @@ pub struct SubmitArgs {
     /// it leaves out. The same file given again writes only what is missing; when all its jobs have ended, it is new
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     pub(crate) file: Option<PathBuf>,
-    /// Read standard input to its end, 12 KiB at most, and give it to the command of each job. Without this it is not read
+    /// Read standard input to its end, 11 KiB at most, and give it to the command of each job. Without this it is not read
     #[arg(long, short = 'i', conflicts_with = "file")]
     stdin: bool,
     /// Submit again a file that was submitted before
@@ -235,10 +235,10 @@ impl SubmitArgs {
     /// The jobs of these options, and their numbers. A pack has the number of its first element. Each job of an array has in its
     /// environment how many elements the array has and, if it is no pack, its own number.
     fn specs(&self, spec: &JobSpec) -> Result<Vec<(u32, JobSpec)>, UsageError> {
-        let indexes = match &self.array {
-            Some(array) => array.indexes.clone(),
-            None if self.count == 1 && self.pack.is_none() => return Ok(vec![(0, spec.clone())]),
-            None => Ranges::of(0, self.count.saturating_sub(1)),
+        let indexes = match (&self.array, self.count) {
+            (Some(array), _) => array.indexes.clone(),
+            (None, Some(count)) => Ranges::of(0, count.saturating_sub(1)),
+            (None, None) => return Ok(vec![(0, spec.clone())]),
         };
         let count = indexes.count();
         let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));

@@ -495,3 +495,35 @@ async fn a_rerun_is_the_same_job_but_for_what_changes() {
     assert_eq!(parse(&["rerun", "sweep", "--in", "x"]).unwrap_err().exit_code(), 2);
     assert!(world.run(&["rerun", "nothing"]).await.error().contains("no stored job"));
 }
+
+#[tokio::test]
+async fn the_name_of_an_array_means_the_newest_try_of_each_element() {
+    let mut world = World::with_policy().await;
+    world.run(&["submit", "--name", "sweep", "--array", "0-3", "--", "work"]).await.done();
+    let again = async |world: &World, number: &str, value: &str| {
+        world.run(&["cancel", &format!("sweep[{number}]")]).await.done();
+        world.run(&["rerun", "sweep", "--failed", "--env", &format!("B={value}")]).await.done();
+    };
+    world.now = world.now + Span::from_s(9);
+    again(&world, "2", "two").await;
+    world.now = world.now + Span::from_s(9);
+    again(&world, "1", "one").await;
+    let seen = async |world: &World, name: &str| {
+        let rows = world.run(&["rerun", name, "--json"]).await.json();
+        let of = |row: &serde_json::Value| {
+            (
+                row["env"][model::array::INDEX_VARIABLE].as_str().map(str::to_owned),
+                row["env"]["B"].as_str().map(str::to_owned),
+            )
+        };
+        rows.as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let of = |n: u32, value: Option<&str>| (Some(n.to_string()), value.map(str::to_owned));
+    world.now = world.now + Span::from_s(9);
+    let expected = [of(0, None), of(1, Some("one")), of(2, Some("two")), of(3, None)];
+    assert_eq!(seen(&world, "sweep").await, expected);
+    // Now two whole arrays wait.
+    assert!(world.run(&["rerun", "sweep"]).await.error().contains("fit `sweep`"));
+    world.run(&["submit", "--name", "one", "--count", "1", "--", "work"]).await.done();
+    assert_eq!(seen(&world, "one[0]").await, [of(0, None)], "an array of one element is one");
+}
