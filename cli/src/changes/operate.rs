@@ -27,7 +27,7 @@ pub(crate) async fn retention(cluster: &Cluster) -> anyhow::Result<Retention> {
     })
 }
 
-/// The jobs that no size of the stored policy can ever run, or for which a retry rule asks for such a machine: the place of each, and
+/// The jobs that no size of the stored policy can ever run, that a limit never lets start, or for which a retry rule asks for such a machine: the place of each, and
 /// why. None without a policy that can be read: then nothing is known of its sizes, and a run rejects such a job later.
 pub(crate) async fn lacking<'a>(
     cluster: &Cluster,
@@ -35,12 +35,14 @@ pub(crate) async fn lacking<'a>(
 ) -> Vec<(usize, String)> {
     let policy = cluster.store.control().await.ok().and_then(|control| control.checked_policy().ok());
     let Some((policy, _)) = policy else { return Vec::new() };
+    let by = cluster.reach.who.name().await.ok();
     let why = |job: &JobSpec| {
         let never = || policy.never_follows(&job.needs, &job.failure_policy);
         let rule = || never().map(|(rule, why)| format!("the retry rule {rule} can never be followed: {why}"));
         let of_sizes = policy.lack(&job.needs).or_else(rule);
         let of_sizes = of_sizes.map(|why| format!("{why}: `nodekeeper sizes` shows what the sizes have"));
-        of_sizes.or_else(|| policy.lacks_licence(&job.needs))
+        let share = policy.share_for(by, job.share.as_deref()).ok().flatten();
+        of_sizes.or_else(|| policy.never_allows((share.as_deref(), by), &job.needs))
     };
     jobs.into_iter().enumerate().filter_map(|(n, job)| Some((n, why(job)?))).collect()
 }

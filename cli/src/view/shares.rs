@@ -33,11 +33,13 @@ pub(crate) fn shares(seen: &Observation) -> Vec<ShareRow> {
     let all = &seen.policy.share;
     let used_of = |share: &Share| seen.shares.used.get(&share.name).copied().unwrap_or_default();
     let (all_used, weights) = (all.iter().map(used_of).sum::<f64>(), all.iter().map(|share| share.weight).sum::<f64>());
-    let is_of = |share: &Share, name: Option<&str>| seen.policy.share_name(name) == share.name;
+    let is_of = |share: &Share, name: &Option<String>, by: &Option<String>| {
+        seen.policy.share_name(name.as_deref(), by.as_deref()) == share.name
+    };
     let row = |share: &Share| {
-        let waits = |job: &&JobSummary| job.state == JobState::Queued && is_of(share, job.share.as_deref());
+        let waits = |job: &&JobSummary| job.state == JobState::Queued && is_of(share, &job.share, &job.by);
         let (mut has, mut jobs) = (WorkAmount::default(), BTreeSet::new());
-        for alloc in seen.allocs.iter().filter(|alloc| is_of(share, alloc.share.as_deref())) {
+        for alloc in seen.allocs.iter().filter(|alloc| is_of(share, &alloc.share, &alloc.by)) {
             // A limit counts a job of several members once.
             let running = (alloc.needs.nodes == 1 || jobs.insert(alloc.alloc_id.job_id)).into();
             has += WorkAmount { running, dollars_per_hour: alloc.price_per_hour, ..WorkAmount::of(&alloc.needs, 1) };

@@ -6,7 +6,9 @@
 //! Does not: combine changes, or change anything.
 
 use model::policy::WorkLimits;
-use model::{ActionName, Intent, JobId, JobState, JobSummary, MarketNeed, NodeState, Reason, Slot, Time, Usd};
+use model::{
+    ActionName, ControlKey, Intent, JobId, JobState, JobSummary, MarketNeed, NodeState, Reason, Slot, Time, Usd,
+};
 use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
 use std::cell::Cell;
@@ -158,11 +160,17 @@ impl<'a> Trials<'a> {
                     seen.policy.share.get_mut(at).into_iter().for_each(|share| *limit(&mut share.limits) = Some(n));
                 };
                 let most = self.nearest(max, max.saturating_add(MORE_NODES.into()), change);
-                found.extend(most.map(|n| format!("the {what} of share {} were {n}, not {max}", share.name)));
+                found.extend(most.map(|n| format!("share {} had {what} = {n}, not {max}", share.name)));
             }
         }
         if !self.observed.control.waits.is_empty() && self.does(|seen| seen.control.waits.clear()) {
             found.push("EC2 had what it refused".to_owned());
+        }
+        for key in self.observed.control.demand_sets.keys() {
+            let ControlKey::Demand(name) = key else { continue };
+            let without = |seen: &mut Observation| _ = seen.control.demand_sets.remove(key);
+            let says = || format!("demand set {name} wanted no nodes (nodekeeper demand delete {name})");
+            found.extend(self.does(without).then(says));
         }
         let held =
             self.observed.nodes.iter().filter(|node| node.life().is_some_and(|life| life.intent == Intent::Hold));
@@ -343,6 +351,6 @@ mod tests {
         job.share = Some("lab".to_owned());
         seen.replace_job(job);
         let changes = for_job(&seen, fixtures::job_id(1), at(100));
-        assert!(changes.contains(&"the running of share lab were 1, not 0".to_owned()), "{changes:?}");
+        assert!(changes.contains(&"share lab had running = 1, not 0".to_owned()), "{changes:?}");
     }
 }

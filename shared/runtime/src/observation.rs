@@ -13,7 +13,7 @@
 pub use crate::queue::{Audience, QueuePart, QueueRead};
 use crate::queue::{BEHIND_FOR_A_PERSON, FollowersRead, PutOffRead, Queued};
 use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
-use crate::shares::{SharesRead, read_shares, take_limit_turn};
+use crate::shares::{SharesRead, lose_limit_turn, read_shares, take_limit_turn};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join_all, try_join3};
 use model::after::{Ends, Followed};
@@ -197,8 +197,8 @@ impl Lists {
         seen.read_followed(store).await?;
         seen.read_failures(store).await?;
         seen.complete(store).await?;
-        let (rules, rows) = ((&seen.policy, seen.control.totals.as_ref()), (&*seen.allocs, &*seen.nodes));
-        seen.shares = read_shares(store, rules, rows, seen.observed_at).await?;
+        let rules = (&seen.policy, seen.control.totals.as_ref());
+        seen.shares = read_shares(store, rules, &seen.allocs, seen.observed_at).await?;
         Ok(seen)
     }
 }
@@ -238,7 +238,11 @@ impl Observation {
 
     /// The same for a run that places jobs.
     pub async fn read_in_turn(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
-        Lists::read(store, cloud, Audience::Turn, now).await?.observed(store).await
+        let read = async { Lists::read(store, cloud, Audience::Turn, now).await?.observed(store).await }.await;
+        if read.is_err() {
+            lose_limit_turn(store, now).await;
+        }
+        read
     }
 
     /// The same with jobs that are put off, for a person. No run reads them before they are due.

@@ -257,11 +257,12 @@ async fn cleaning_leaves_nothing_behind(place: Place<'_>) {
     let lost = tables.store.alloc(alloc.id()).await.unwrap().unwrap();
     assert_eq!((lost.summary.client, lost.summary.desired), (ClientStatus::Lost, Desired::Stop));
     assert_eq!((jobs[0].summary.state, jobs[0].lost_count), (JobState::Queued, 1), "it is queued again");
-    // The write replaces the whole row, so no attribute of the life is left.
+    // The write replaces the whole row, so no attribute of the life is left but what it has cost.
     let row = store::row(&cleaned);
     let mut names: Vec<_> = row.keys().cloned().collect();
     names.sort_unstable();
-    assert_eq!(names, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
+    let spent = ["spent_month_at", "spent_usd"];
+    assert_eq!(names, ["last_node_id", "modified_at", "reason", "slot", spent[0], spent[1], "state", "version"]);
     tables.store.apply(&delete(&cleaned)).await.unwrap();
     assert!(tables.store.node(slot(0)).await.unwrap().is_none());
 }

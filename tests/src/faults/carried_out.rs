@@ -310,7 +310,7 @@ async fn asks_again(seed: u64) -> Option<String> {
         let acts = |p: &poll_and_scale::PlannedAction| {
             let row = p.row();
             // The count of runs that see a node idle may reach its limit.
-            let idle = matches!(p.reason, Reason::IdleTooLong { .. });
+            let idle = matches!(p.reason, Reason::IdleTooLong { .. } | Reason::MakesWay { .. });
             !is_repeated(row.action) && !idle
         };
         let rest: Vec<String> = next.actions.iter().filter(|p| acts(p)).map(|p| format!("{:?}", p.row())).collect();

@@ -4,6 +4,7 @@ use crate::console::show::{self, Rows, dollars};
 use crate::console::{Context, UsageError};
 use crate::view::shares::{ShareRow, shares};
 use clap::Args;
+use model::Usd;
 use runtime::observation::Observation;
 
 #[derive(Args, Clone, Debug)]
@@ -17,7 +18,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SharesArgs) -> anyhow:
     let (cluster, now) = (context.cluster().await?, context.now());
     let seen = Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?;
     let policy = &seen.policy;
-    if policy.share.is_empty() {
+    if policy.share.is_empty() && !args.json {
         let none = "the policy has no shares: add [[share]] with `nodekeeper policy edit`; `nodekeeper policy show --defaults` shows how";
         return Err(UsageError(none.to_owned()).into());
     }
@@ -27,8 +28,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SharesArgs) -> anyhow:
     }
     let heads = &["SHARE", "WEIGHT", "PART", "USED", "PLACED", "WAITING", "vCPU", "GPU", "AN HOUR", "THIS MONTH"];
     Rows::of(heads, rows.iter().map(cells)).print(context.out)?;
-    if let Some(totals) = seen.control.totals.as_ref().filter(|_| !policy.budget.dollars_per_month.is_zero()) {
-        let (spent, budget) = (totals.month_usd, policy.budget.dollars_per_month);
+    let budget = policy.budget.dollars_per_month;
+    if !budget.is_zero() {
+        let spent: Usd = seen.nodes.iter().map(|slot| slot.cost_of_month(seen.observed_at)).sum();
         writeln!(context.out, "the nodes of this month have cost {spent} of {budget}")?;
     }
     Ok(())

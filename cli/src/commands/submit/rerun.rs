@@ -5,7 +5,7 @@
 //! Does not: change the jobs that ran before.
 
 use super::job_env::environment;
-use super::submission::{Begin, GivenParts, Keyed, submit_once};
+use super::submission::{Begin, GivenParts, Keyed, submit_once, without_lost_shares};
 use super::{JobOptions, all_of, id_like, submitted};
 use crate::changes::operate::accepting;
 use crate::commands::others::Others;
@@ -129,6 +129,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     for job in &followers {
         let same = OptionChanges { fields: Map::new(), ..args.changes.clone() };
         specs.push(JobSpec { after: job.summary.after.clone(), ..same.spec(job, &BTreeMap::new())? });
+    }
+    if !args.changes.fields.contains_key("share") {
+        without_lost_shares(&cluster, &mut specs).await?;
     }
     let ids = |first| new_ids(first, &jobs, &followers).into_values().collect();
     let new = async |_: &mut Context<'_>, first| {

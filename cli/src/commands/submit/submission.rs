@@ -287,6 +287,16 @@ pub(crate) async fn signed(cluster: &Cluster, mut jobs: Vec<Job>) -> anyhow::Res
     Ok(jobs)
 }
 
+/// Leaves out the shares of which the person who submits these copies is no member, or that are gone.
+pub(crate) async fn without_lost_shares(cluster: &Cluster, copies: &mut [JobSpec]) -> anyhow::Result<()> {
+    let by = cluster.reach.who.name().await?;
+    if let Ok((policy, _)) = cluster.store.ingest_control().await?.checked_policy() {
+        let is_lost = |spec: &&mut JobSpec| policy.share_for(Some(by), spec.share.as_deref()).is_err();
+        copies.iter_mut().filter(is_lost).for_each(|spec| spec.share = None);
+    }
+    Ok(())
+}
+
 /// The id of a new job, or of the first one of several.
 pub(crate) fn fresh(cluster: &Cluster, now: Time) -> JobId {
     JobId::new(cluster.store.rng().ulid(now))

@@ -171,6 +171,10 @@ fn surplus(seen: &Observation, plan: &mut CleaningPlan, record: &NodeRecord, fou
         return;
     }
     let NodeState::Cleaned { last_node_id } = &record.state else { return };
+    // The budget counts what its nodes have cost this month.
+    if !record.cost_of_month(seen.observed_at).is_zero() {
+        return;
+    }
     if last_node_id.is_some_and(|last| found.live.contains_key(&last)) {
         return;
     }

@@ -17,6 +17,8 @@ pub(super) struct QueueNeeds {
     /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
     /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
     pub(super) outgrown: BTreeSet<NodeId>,
+    /// The job that waits for this room. `None`: it is for the minimum, which can wait.
+    pub(super) room_for: Option<JobId>,
     /// Whether some jobs were not read, and some of those that were read were served. Then the jobs that were not read may
     /// need the idle nodes.
     pub(super) more_may_come: bool,

@@ -6,7 +6,8 @@
 //! | intent `hold` | never |
 //! | intent `drain` | as soon as idle |
 //! | size no longer in the policy | as soon as idle |
-//! | idle and ready | not reserved, above `nodes.min` or in the way of a launch, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
+//! | idle and ready | not reserved, above `nodes.min`, idle for `idle.timeout_s` in `idle.confirmations` runs, window open |
+//! | idle and ready, and a job waits for its room | not reserved, idle in `idle.confirmations` runs, window open |
 //! | no heartbeat yet | after `boot.timeout_s`, in any window; if heartbeat-ingest has not shown since then that it works, `heartbeat.blackout_s` later |
 //! | suspected (`failure_detector`) | never, except at a drain's deadline |
 //! | `syncing` for `boot.timeout_s` | once its allocs are lost, in any window; if it lacks GPUs of its size, this is a failed start |
@@ -29,7 +30,7 @@ use model::{
 use std::collections::BTreeSet;
 
 pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
-    let surplus = surplus(view, needs);
+    let (in_the_way, surplus) = surplus(view, needs);
     let lives: Vec<_> = view.lives().collect();
     let placed: BTreeSet<NodeId> = plan.actions.iter().flat_map(|p| p.action.placed_on()).collect();
     for (record, life) in lives {
@@ -42,7 +43,10 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
         } else if view.decided.contains(&node_id) {
             None
         } else {
-            let need = if surplus.contains(&node_id) {
+            let makes_way = needs.room_for.filter(|_| in_the_way.contains(&node_id));
+            let need = if let Some(job) = makes_way {
+                Need::InTheWay(job)
+            } else if surplus.contains(&node_id) {
                 Need::Surplus
             } else {
                 match needs.used.get(&node_id) {
@@ -64,9 +68,9 @@ pub(super) fn plan(view: &View<'_>, plan: &mut FleetPlan, needs: &QueueNeeds) {
     plan.surplus = surplus.iter().map(|node_id| node_id.slot()).collect();
 }
 
-/// The idle nodes that are not needed: nothing is placed or reserved on them, and they are above `nodes.min` or in the
-/// way of a launch. The most expensive ones are chosen first.
-fn surplus(view: &View<'_>, needs: &QueueNeeds) -> BTreeSet<NodeId> {
+/// The idle nodes that are in the way of a launch, and all that are not needed: nothing is placed or reserved on them, and they are
+/// above `nodes.min` or in the way. The most expensive ones are chosen first.
+fn surplus(view: &View<'_>, needs: &QueueNeeds) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
     let mut idle: Vec<&Life> = view
         .lives()
         .filter(|(r, l)| r.takes_work() && view.reached.refusal(r).is_none() && is_idle(r, l, view.now))
@@ -83,15 +87,17 @@ fn surplus(view: &View<'_>, needs: &QueueNeeds) -> BTreeSet<NodeId> {
     });
     let above = if needs.more_may_come { 0 } else { needs.usable.saturating_sub(view.minimum()) };
     let (mut nodes, mut price) = (0, Usd::ZERO);
-    let in_the_way = idle.iter().take_while(|life| {
+    let makes_room = idle.iter().take_while(|life| {
         let more = nodes < needs.room.nodes || price < needs.room.price;
         nodes += 1;
         price = price + life.offering.price_per_hour;
         more
     });
-    let most = in_the_way.count().max(above as usize);
-    let outgrown = idle.iter().skip(most).filter(|l| needs.outgrown.contains(&l.node_id));
-    idle.iter().take(most).chain(outgrown).map(|l| l.node_id).collect()
+    let makes_room = makes_room.count();
+    let outgrown = idle.iter().filter(|l| needs.outgrown.contains(&l.node_id));
+    let in_the_way: BTreeSet<NodeId> = idle.iter().take(makes_room).chain(outgrown).map(|l| l.node_id).collect();
+    let surplus = idle.iter().take(above as usize).map(|l| l.node_id).chain(in_the_way.iter().copied()).collect();
+    (in_the_way, surplus)
 }
 
 /// Whether the node has no live alloc, and its agent does not say busy. The agent's busy flag no longer counts once the node is
@@ -106,6 +112,8 @@ fn is_idle(record: &NodeRecord, life: &Life, now: Time) -> bool {
 enum Need {
     /// Nobody needs the node.
     Surplus,
+    /// This job waits for its room.
+    InTheWay(JobId),
     /// The node is needed for this job. `None`: it is needed for the minimum.
     Needed(Option<JobId>),
     /// Jobs that this run did not read may need the node.
@@ -232,10 +240,14 @@ fn idle_node(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Conta
         let seen = contact.idle_runs.saturating_add(1);
         return Some(Reason::IdleUnconfirmed { seen, of: policy.confirmations });
     };
-    let until = since + Span::from_s(policy.timeout_s);
+    let idle = view.now.since(since);
+    let (until, reason) = match need {
+        Need::InTheWay(id) => (since, Reason::MakesWay { job: view.job(id).map(name_of).unwrap_or_default() }),
+        _ => (since + Span::from_s(policy.timeout_s), Reason::IdleTooLong { idle }),
+    };
     let stays = too_early(view, life, until, |left| Reason::IdleNotLongEnough { left });
     if stays.is_none() {
-        shut_down(plan, life, Because::NotNeeded, Reason::IdleTooLong { idle: view.now.since(since) });
+        shut_down(plan, life, Because::NotNeeded, reason);
     }
     stays
 }

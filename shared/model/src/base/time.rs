@@ -21,6 +21,13 @@ pub struct Time(i64);
 pub struct Span(i64);
 
 impl Time {
+    /// The beginning of the calendar month of this time, in UTC.
+    pub fn month(self) -> Self {
+        let there = jiff::Timestamp::from_millisecond(self.0).map(|at| at.to_zoned(jiff::tz::TimeZone::UTC));
+        let first = there.and_then(|there| there.first_of_month()?.start_of_day());
+        first.map_or(self, |first| Self(first.timestamp().as_millisecond()))
+    }
+
     /// The moment `ms` milliseconds after the epoch.
     pub const fn from_ms(ms: i64) -> Self {
         Self(ms)

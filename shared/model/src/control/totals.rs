@@ -1,4 +1,4 @@
-//! What shares have used, and what the nodes of this month have cost (`docs/rules.md#shares`).
+//! What shares have used, and what they have cost this month (`docs/rules.md#shares`).
 //!
 //! What was used counts by a half-life, so one number for each share is enough: all of it fades by the same factor.
 //!
@@ -6,9 +6,7 @@
 //! Does not: read allocs. An alloc whose end is written later than it is counted up to is left out.
 
 use super::entries::{Entry, EntryRow};
-use crate::{NodeRecord, Policy, Reason, Span, Time, Usd};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use crate::{Span, Time, Usd};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
@@ -28,10 +26,6 @@ pub struct Totals {
     pub until_at: Option<Time>,
     /// What each share has used, in vCPU-seconds, with what has faded at `until_at`.
     pub used: BTreeMap<String, f64>,
-    /// The beginning of the month, and up to when its nodes are counted.
-    pub month_at: Option<Time>,
-    pub month_until_at: Option<Time>,
-    pub month_usd: Usd,
     /// What each share has cost in this month, by its allocs that are counted.
     pub month_of: BTreeMap<String, Usd>,
 }
@@ -51,13 +45,6 @@ pub struct ShareUse<'a> {
 
 fn seconds(span: Span) -> f64 {
     span.as_ms() as f64 / 1000.0
-}
-
-/// The beginning of the calendar month of this time, in UTC.
-pub fn month_of(now: Time) -> Time {
-    let now_there = Timestamp::from_millisecond(now.as_ms()).map(|at| at.to_zoned(TimeZone::UTC));
-    let first = now_there.and_then(|there| there.first_of_month()?.start_of_day());
-    first.map_or(now, |first| Time::from_ms(first.timestamp().as_millisecond()))
 }
 
 impl Totals {
@@ -90,41 +77,21 @@ impl Totals {
     /// What each share has cost in the month of this time, with these uses, of which none is in the totals yet: each by its part of
     /// its node.
     pub fn costs_at<'a>(&self, uses: impl Iterator<Item = ShareUse<'a>>, now: Time) -> BTreeMap<String, Usd> {
-        let month = month_of(now);
+        let month = now.month();
         let mut costs =
-            if self.until_at.map(month_of) == Some(month) { self.month_of.clone() } else { BTreeMap::new() };
+            if self.until_at.map(Time::month) == Some(month) { self.month_of.clone() } else { BTreeMap::new() };
         for part in uses.filter(|part| part.to > month) {
             let cost = costs.entry(part.share.to_owned()).or_default();
             *cost = *cost + part.price_per_hour.in_time(part.to.since(part.from.max(month)));
         }
         costs
     }
-
-    /// What the nodes of this month have cost until now, with these records.
-    #[must_use]
-    pub fn with_month(&self, nodes: &[NodeRecord], now: Time) -> Self {
-        let month = month_of(now);
-        let same = self.month_at == Some(month);
-        let (spent, since) =
-            if same { (self.month_usd, self.month_until_at.unwrap_or(month)) } else { (Usd::ZERO, month) };
-        let lives = nodes.iter().filter_map(NodeRecord::life);
-        let cost = lives.map(|life| life.offering.price_per_hour.in_time(now.since(life.assigned_at.max(since))));
-        let (month_at, month_until_at) = (Some(month), Some(now.max(since)));
-        Self { month_at, month_until_at, month_usd: spent + cost.sum(), ..self.clone() }
-    }
-
-    /// Why nothing is launched, if the nodes of this month have cost the budget of the policy.
-    pub fn budget_spent(&self, policy: &Policy, now: Time) -> Option<Reason> {
-        let (budget, spent) = (policy.budget.dollars_per_month, self.month_usd);
-        let is_spent = !budget.is_zero() && self.month_at == Some(month_of(now)) && spent >= budget;
-        is_spent.then_some(Reason::BudgetSpent { spent, budget })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{self, at};
+    use crate::fixtures::at;
     use crate::rng::Rng;
 
     const HALF_LIFE: Span = Span::from_s(3600);
@@ -170,21 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_costs_what_its_nodes_cost_and_begins_anew() {
-        // The node costs $0.10 an hour.
-        let nodes = [fixtures::ready(1)];
-        let assigned = nodes[0].life().unwrap().assigned_at;
-        let hour = |n: i64| assigned + Span::from_s(3600 * n);
-        let first = Totals::default().with_month(&nodes, hour(2));
-        let price = nodes[0].life().unwrap().offering.price_per_hour;
-        assert_eq!(first.month_usd, price.times(2));
-        let gone = first.with_month(&[], hour(3));
-        assert_eq!(gone.month_usd, price.times(2));
-        assert_eq!(first.with_month(&nodes, hour(3)).month_usd, price.times(3), "no hour twice");
-        let month = month_of(hour(2) + Span::from_s(40 * 86_400));
-        let next = first.with_month(&nodes, month + Span::from_s(3600));
-        assert_eq!((next.month_at, next.month_usd), (Some(month), price), "only its hours in the new month");
-        assert_eq!(month_of(month), month);
+    fn a_share_costs_its_part_of_the_nodes() {
         // $3.60 an hour are $0.001 a second.
         let of_share = Totals::default().costs_at([part("a", 0, 600), part("b", 0, 60)].into_iter(), at(600));
         assert_eq!(

@@ -85,7 +85,7 @@ impl WorkLimits {
         let count = counts.into_iter().find_map(|(what, most, has)| Some((what, most.filter(|most| has > *most)?)));
         let dollars = self.dollars_per_hour.filter(|most| amount.dollars_per_hour > *most);
         let of_count = count.map(|(what, most)| (what, most.to_string()));
-        of_count.or_else(|| dollars.map(|most| ("dollars an hour", most.to_string())))
+        of_count.or_else(|| dollars.map(|most| ("an hour", most.to_string())))
     }
 }
 
@@ -103,6 +103,6 @@ mod tests {
         let dollars = WorkLimits { dollars_per_hour: Some(Usd::from_micros(5)), ..WorkLimits::default() };
         let costs = |micros| WorkAmount { dollars_per_hour: Usd::from_micros(micros), ..WorkAmount::default() };
         assert_eq!(dollars.exceeded(&costs(5)), None);
-        assert_eq!(dollars.exceeded(&costs(6)).unwrap().0, "dollars an hour");
+        assert_eq!(dollars.exceeded(&costs(6)).unwrap().0, "an hour");
     }
 }

@@ -1,12 +1,12 @@
-//! Whose share a job has, and which jobs are under a limit.
+//! Whose share a job has, which jobs are under a limit, and whether the budget of the month is spent.
 //!
 //! Guarantees: a job belongs to a share of which its submitter is a member, or to the default one.
 //! Does not: know what a share may have; [`super::Share`] does.
 
-use super::share::{NO_SHARE, Share};
+use super::share::{NO_SHARE, Share, WorkAmount, WorkLimits};
 use super::types::{Policy, Shares};
 use crate::names::matches;
-use crate::{JobSummary, Needs, Span};
+use crate::{JobSummary, Needs, NodeRecord, Reason, Span, Time, Usd};
 
 impl Shares {
     pub fn half_life(&self) -> Span {
@@ -20,16 +20,24 @@ impl Shares {
     }
 }
 
+impl Share {
+    fn has_member(&self, by: Option<&str>) -> bool {
+        by.is_some_and(|by| self.members.iter().any(|pattern| matches(pattern, by)))
+    }
+}
+
 impl Policy {
-    /// The share with this name. What has none, or one that is gone, belongs to the default one.
-    pub fn share(&self, name: Option<&str>) -> Option<&Share> {
+    /// The share with this name. What has none, or one that is gone, belongs to the first one of its submitter, or else to the default
+    /// one: so a share that gets another name keeps its jobs.
+    pub fn share(&self, name: Option<&str>, by: Option<&str>) -> Option<&Share> {
         let named = self.share.iter().find(|share| Some(share.name.as_str()) == name);
-        named.or_else(|| self.share.iter().find(|share| share.default))
+        let of_member = || self.share.iter().find(|share| share.has_member(by));
+        named.or_else(of_member).or_else(|| self.share.iter().find(|share| share.default))
     }
 
     /// The name of the share for which what has this one counts.
-    pub fn share_name(&self, name: Option<&str>) -> &str {
-        self.share(name).map_or(NO_SHARE, |share| share.name.as_str())
+    pub fn share_name(&self, name: Option<&str>, by: Option<&str>) -> &str {
+        self.share(name, by).map_or(NO_SHARE, |share| share.name.as_str())
     }
 
     /// Whether some jobs are under a limit, so that only one run at a time may place them.
@@ -39,8 +47,16 @@ impl Policy {
 
     /// Whether this job is under a limit.
     pub fn limits_job(&self, job: &JobSummary) -> bool {
-        let of_share = self.share(job.share.as_deref()).is_some_and(|share| !share.limits.is_empty());
+        let of_share =
+            self.share(job.share.as_deref(), job.by.as_deref()).is_some_and(|share| !share.limits.is_empty());
         of_share || !self.person.is_empty() || !job.needs.licences.is_empty()
+    }
+
+    /// Why nothing is launched, if the nodes of these slots have cost the budget of this month.
+    pub fn budget_spent<'a>(&self, slots: impl IntoIterator<Item = &'a NodeRecord>, now: Time) -> Option<Reason> {
+        let budget = self.budget.dollars_per_month;
+        let spent: Usd = slots.into_iter().map(|slot| slot.cost_of_month(now)).sum();
+        (!budget.is_zero() && spent >= budget).then_some(Reason::BudgetSpent { spent, budget })
     }
 
     /// The share of a job of this submitter, who may have named one. An error says what is possible.
@@ -49,12 +65,9 @@ impl Policy {
             let none = |name: &str| format!("--share {name}: the policy has no shares, so leave it out");
             return named.map_or(Ok(None), |name| Err(none(name)));
         };
-        let is_member = |share: &&Share| {
-            share.default || by.is_some_and(|by| share.members.iter().any(|pattern| matches(pattern, by)))
-        };
-        let mut possible: Vec<&Share> = self.share.iter().filter(is_member).collect();
+        let mut possible: Vec<&Share> = self.share.iter().filter(|s| s.default || s.has_member(by)).collect();
         // The default share is for those who have no other.
-        possible.sort_by_key(|share| share.default && !is_member(&&Share { default: false, ..(*share).clone() }));
+        possible.sort_by_key(|share| !share.has_member(by));
         let names: Vec<&str> = possible.iter().map(|share| share.name.as_str()).collect();
         let who = by.map_or("nobody whose name is known".to_owned(), str::to_owned);
         let chosen = match named {
@@ -76,8 +89,20 @@ impl Policy {
         chosen.map(|name| Some(name.to_owned())).ok_or_else(wrong)
     }
 
+    /// Which limit never lets this job start, whatever else runs. A limit of no jobs at all is for a while.
+    pub fn never_allows(&self, (share, by): (Option<&str>, Option<&str>), needs: &Needs) -> Option<String> {
+        let own = WorkAmount::of(needs, needs.nodes);
+        let too_small = |limits: &WorkLimits, whose: &str| {
+            let (what, most) = limits.exceeded(&own)?;
+            Some(format!("it needs more than {most} {what}, the most that {whose} may have at the same time"))
+        };
+        let of_share = |share: &Share| too_small(&share.limits, &format!("share {}", share.name));
+        let of_person = || too_small(&self.person, by.unwrap_or("a person"));
+        self.share(share, by).and_then(of_share).or_else(of_person).or_else(|| self.lacks_licence(needs))
+    }
+
     /// What the job needs of licences that the policy does not have, or not so many of.
-    pub fn lacks_licence(&self, needs: &Needs) -> Option<String> {
+    fn lacks_licence(&self, needs: &Needs) -> Option<String> {
         let known = &self.limits.licences;
         let lacking = needs.licences.iter().find(|(name, many)| known.get(*name).is_none_or(|all| *many > all));
         lacking.map(|(name, many)| match known.get(name) {
@@ -120,6 +145,8 @@ mod tests {
             (None, None, "others"),
         ] {
             assert_eq!(of.share_for(by, named), Ok(Some(share.to_owned())), "{by:?} {named:?}");
+            let gone = named.is_none().then_some("gone");
+            assert_eq!(of.share_name(named.or(gone), by), share, "of a share that is gone: {by:?}");
         }
         let error = of.share_for(Some("team-a/ann"), Some("b")).unwrap_err();
         assert_eq!(error, "--share b: team-a/ann is no member of it, and may submit to: a, others");
@@ -135,6 +162,19 @@ mod tests {
         assert_eq!(policy(&json!([])).share_for(Some("bob"), None), Ok(None));
         let error = policy(&json!([])).share_for(None, Some("a")).unwrap_err();
         assert_eq!(error, "--share a: the policy has no shares, so leave it out");
+    }
+
+    #[test]
+    fn a_limit_that_is_below_one_job_is_named_and_one_of_no_jobs_is_for_a_while() {
+        let of = policy(&json!([
+            {"name": "a", "members": ["ann"], "nodes": 2, "running": 0},
+            {"name": "b", "members": ["bob"]},
+        ]));
+        let wide = Needs { nodes: 3, ..Needs::default() };
+        let why = of.never_allows((None, Some("ann")), &wide).unwrap();
+        assert_eq!(why, "it needs more than 2 nodes, the most that share a may have at the same time");
+        assert_eq!(of.never_allows((Some("a"), None), &Needs { nodes: 2, ..wide.clone() }), None);
+        assert_eq!(of.never_allows((Some("b"), Some("bob")), &wide), None);
     }
 
     #[test]

@@ -192,6 +192,7 @@ reasons! {
     SizeLeftPolicy "size_left_policy" { size: String } = "idle, and size {size} is no longer in the policy";
     DownTooLong "down_too_long" { silent: Span } = "down: silent for {silent}";
     IdleTooLong "idle_too_long" { idle: Span } = "idle for {idle}, and nothing in the queue needs it";
+    MakesWay "makes_way" { job: String } = "idle, and {job} waits for the room that it takes up";
     /// A run saw a node idle.
     IdleAndNotNeeded "idle_and_not_needed" {} = "idle and not needed";
     /// A node that was seen idle is needed.
@@ -275,7 +276,8 @@ reasons! {
     NotBefore "not_before" { at: Time } = "it begins at {at} at the earliest (--not-before)";
     TimeCame "time_came" {} = "its time has come";
     /// The limits of a share, or of each person.
-    WorkLimit "work_limit" { whose: String, what: &'static str, most: String } = "{whose} may have {most} {what} at the same time: it waits for the end of some";
+    WorkLimit "work_limit" { whose: String, what: &'static str, most: String } = "{whose} may have {most} {what} at the same time: it waits for the end of some, or for a higher limit";
+    NeverAllowed "never_allowed" { why: String } = "it cannot start before an operator raises a limit: {why}";
     LicencesUsed "licences_used" { name: String, needs: u32, free: u32, all: u32 } = "it needs {needs} of {name}, and {free} of {all} are free (limits.licences)";
     /// Another run places the jobs that are under a limit.
     LimitTurnTaken "limit_turn_taken" {} = "another run places the jobs that are under a limit: a later run places it";

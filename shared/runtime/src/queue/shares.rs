@@ -6,7 +6,7 @@
 
 use model::control::totals::ShareUse;
 use model::control::{PollTurn, RunTurn, Totals, TotalsRow};
-use model::{AllocId, AllocSummary, ControlKey, EndedAlloc, Needs, NodeRecord, Policy, Span, Time, Usd};
+use model::{AllocId, AllocSummary, ControlKey, EndedAlloc, Needs, Policy, Span, Time, Usd};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{DbError, Store, unless_raced};
 
@@ -36,6 +36,17 @@ pub async fn end_limit_turn(store: &Store, turn: &PollTurn, now: Time) -> Result
     unless_raced(store.write_entry(turn, &turn.with(over)).await).map(drop)
 }
 
+/// Gives back the turn that a run took at this time, because the run has failed: the next one must not wait for its end.
+pub(crate) async fn lose_limit_turn(store: &Store, taken_at: Time) {
+    let given_back = async {
+        let turn: PollTurn = store.entry(&ControlKey::LimitTurn).await?;
+        if turn.since_at == Some(taken_at) { end_limit_turn(store, &turn, taken_at).await } else { Ok(()) }
+    };
+    if let Err(error) = given_back.await {
+        tracing::warn!(%error, "the turn to place what is under a limit was not given back: it ends by itself");
+    }
+}
+
 /// What a run knows of shares.
 #[derive(Clone, Debug, Default)]
 pub struct SharesRead {
@@ -47,22 +58,23 @@ pub struct SharesRead {
     pub totals: Option<(TotalsRow, TotalsRow)>,
 }
 
-/// Reads what the shares have used and cost, and adds to the totals what has ended. The live allocs and the nodes were read before.
+/// Reads what the shares have used and cost, and adds to the totals what has ended. The live allocs were read before.
 pub(crate) async fn read_shares(
     store: &Store,
     (policy, before): (&Policy, Option<&TotalsRow>),
-    (live, nodes): (&[AllocSummary], &[NodeRecord]),
+    live: &[AllocSummary],
     now: Time,
 ) -> Result<SharesRead, DbError> {
     let before = before.cloned().unwrap_or_else(|| TotalsRow::new(&ControlKey::Totals));
     let (mut read, mut after) = (SharesRead::default(), before.entry.clone());
-    let of = |share: Option<&str>, needs: &Needs, price_per_hour: Usd, (from, to): (Time, Time)| ShareUse {
-        share: policy.share_name(share),
-        vcpus: policy.shares.vcpus(needs, 1),
-        price_per_hour,
-        from,
-        to,
-    };
+    let of =
+        |(share, by): (&Option<String>, &Option<String>), needs: &Needs, price_per_hour: Usd, (from, to)| ShareUse {
+            share: policy.share_name(share.as_deref(), by.as_deref()),
+            vcpus: policy.shares.vcpus(needs, 1),
+            price_per_hour,
+            from,
+            to,
+        };
     if !policy.share.is_empty() {
         let half_life = policy.shares.half_life();
         let ended = store.ended_allocs(before.since(half_life, now), MOST_ENDED).await?.rows;
@@ -70,11 +82,11 @@ pub(crate) async fn read_shares(
         let uses: Vec<ShareUse<'_>> = ended
             .iter()
             .filter(is_new)
-            .map(|a| of(a.share.as_deref(), &a.needs, a.price_per_hour, (a.placed_at, a.finished_at)))
+            .map(|a| of((&a.share, &a.by), &a.needs, a.price_per_hour, (a.placed_at, a.finished_at)))
             .collect();
         let ended: BTreeSet<AllocId> = ended.iter().map(|alloc| alloc.alloc_id).collect();
         let live = live.iter().filter(|alloc| !ended.contains(&alloc.alloc_id));
-        let live = live.map(|a| of(a.share.as_deref(), &a.needs, a.price_per_hour, (a.placed_at, now)));
+        let live = live.map(|a| of((&a.share, &a.by), &a.needs, a.price_per_hour, (a.placed_at, now)));
         let all: Vec<ShareUse<'_>> = uses.iter().copied().chain(live).collect();
         read.used = before.used_at(all.iter().copied(), half_life, now);
         read.costs = before.costs_at(all.into_iter(), now);
@@ -84,12 +96,8 @@ pub(crate) async fn read_shares(
             // What a share has used that is gone fades as that of the others.
             let used = before.used_at(settled.iter().copied(), half_life, until);
             let month_of = before.costs_at(settled.into_iter(), until);
-            after = Totals { until_at: Some(until), used, month_of, ..after };
+            after = Totals { until_at: Some(until), used, month_of };
         }
-    }
-    let is_due = before.month_until_at.is_none_or(|last| now.since(last) >= LATE);
-    if is_due && !policy.budget.dollars_per_month.is_zero() {
-        after = after.with_month(nodes, now);
     }
     read.totals = (after != before.entry).then(|| (before.clone(), before.with(after)));
     Ok(read)

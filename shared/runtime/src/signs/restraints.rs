@@ -68,8 +68,7 @@ fn braked(facts: &Facts<'_>, kind: BrakeKind) -> Option<Raised> {
 
 /// A month that has cost its budget: nothing is launched in it any more.
 pub(super) fn budget(facts: &Facts<'_>) -> Vec<Raised> {
-    let totals = facts.control.totals.as_ref();
-    let reason = totals.and_then(|totals| totals.budget_spent(&facts.policy, facts.now));
+    let reason = facts.policy.budget_spent(facts.nodes, facts.now);
     let raise = |why: Reason| {
         Raised::new("budget", SignLevel::Wrong, why.to_string(), "raise budget.dollars_per_month, or wait")
     };

@@ -134,6 +134,7 @@ impl Check {
     /// - It called, but did not report within the time of a boot, or lacked GPUs of its size for so long.
     /// - It was silent for long, and its shutdown window is open.
     /// - Several runs saw it idle for long, and its window is open or its agent takes no work.
+    /// - Several runs saw it idle, its window is open, a job waits, and a cap allows no more nodes.
     /// - It is idle or `syncing`, and its size is not in the policy any more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
@@ -155,13 +156,22 @@ impl Check {
         if text(before, "state") == Some("assigned") && (stopped || self.forgets(time(before, "assigned_at"))) {
             return;
         }
-        if !self.policies(RUN).iter().any(|p| self.is_reason_enough(p, before, silent, heard_at)) {
+        let up = model.rows(Table::Nodes).filter(|row| text(row, "state") != Some("cleaned")).count();
+        if !self.policies(RUN).iter().any(|p| self.is_reason_enough((p, up), before, silent, heard_at)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }
     }
 
-    fn is_reason_enough(&self, policy: &Policy, before: &Item, silent: bool, heard_at: Option<Time>) -> bool {
+    fn is_reason_enough(
+        &self,
+        (policy, up): (&Policy, usize),
+        before: &Item,
+        silent: bool,
+        heard_at: Option<Time>,
+    ) -> bool {
         let now = self.core.now();
+        let has_cap = !policy.nodes.max_price_per_hour.is_zero() || policy.size.iter().any(|size| size.max.is_some());
+        let may_make_way = has_cap || up >= policy.nodes.max as usize;
         let since = |name: &str, s: i64| time(before, name).is_some_and(|t| now.since(t) + SLACK >= Span::from_s(s));
         let why = match (text(before, "state"), text(before, "status")) {
             (Some("assigned"), _) => Why::NeverHeardFrom,
@@ -188,8 +198,9 @@ impl Check {
                 let seen = count(before, "idle_runs") >= i64::from(policy.idle.confirmations);
                 let ready = text(before, "status") == Some("ready");
                 let window = refuses(before) || self.window(policy, before);
-                let idle = since("idle_since_at", policy.idle.timeout_s) && seen && window;
-                ready && (idle || unwanted)
+                // Under a cap it may be in the way of a job that waits.
+                let long = since("idle_since_at", policy.idle.timeout_s) || may_make_way;
+                ready && (long && seen && window || unwanted)
             }
         }
     }

@@ -34,6 +34,8 @@ impl<'a> Packing<'_, 'a> {
         if can_be_had {
             let lacking = members.saturating_sub(kept.len().try_into().unwrap_or(u32::MAX));
             self.reserve((&now, asked), lacking, self.price(&kept));
+            let makes_room = self.findings.room.is_some() || !self.findings.outgrown.is_empty();
+            self.findings.room_for = makes_room.then_some(job.job_id);
         }
         self.keep_free(job, &found, members);
         kept.len()

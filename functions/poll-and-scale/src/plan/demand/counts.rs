@@ -79,8 +79,7 @@ impl<'a> FleetCounts<'a> {
                 *zones.entry(zone.to_owned()).or_default() += 1;
             }
         }
-        let totals = view.observed.control.totals.as_ref();
-        let budget_spent = totals.and_then(|totals| totals.budget_spent(policy, view.now));
+        let budget_spent = policy.budget_spent(&view.observed.nodes, view.now);
         Self {
             policy,
             budget_spent,

@@ -43,7 +43,9 @@ pub(super) fn waiting(
         let mut why = if let Waits::Because(why) = waits { why.to_vec() } else { nodes };
         why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
         if waits_for_room(waits) {
-            why.extend(turns.get(view.observed.policy.share_name(want.job().share.as_deref())).cloned());
+            let job = want.job();
+            let share = view.observed.policy.share_name(job.share.as_deref(), job.by.as_deref());
+            why.extend(turns.get(share).cloned());
         }
         match want {
             Want::Job(job) => explained.waits(job, &why),
@@ -94,7 +96,8 @@ fn turns<'v>(view: &'v View<'_>, waiting: &[(Want<'_>, Waits)]) -> BTreeMap<&'v 
         (view.observed.shares.used.values().sum(), policy.share.iter().map(|share| share.weight).sum());
     let served = waiting.iter().filter(|(_, waits)| waits_for_room(waits) && !policy.share.is_empty());
     for (want, _) in served {
-        let Some(share) = policy.share(want.job().share.as_deref()) else { continue };
+        let job = want.job();
+        let Some(share) = policy.share(job.share.as_deref(), job.by.as_deref()) else { continue };
         let before = |(name, jobs): (&&str, &usize)| format!("{jobs} of {name}");
         turns.entry(&share.name).or_insert_with(|| {
             let others = jobs.len().saturating_sub(3);

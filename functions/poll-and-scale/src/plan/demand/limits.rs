@@ -50,7 +50,7 @@ impl<'a> WorkInUse<'a> {
     fn add(&mut self, job: JobId, of: (Option<&str>, &'a str), needs: &'a Needs, (members, price): (u32, Usd)) {
         let amount = self.amount(job, needs, (members, price));
         let is_new = self.counts_anew(job, needs);
-        *self.shares.entry(self.policy.share_name(of.0)).or_default() += amount;
+        *self.shares.entry(self.policy.share_name(of.0, Some(of.1))).or_default() += amount;
         *self.people.entry(of.1).or_default() += amount;
         if is_new {
             self.jobs.insert(job);
@@ -77,6 +77,10 @@ impl<'a> WorkInUse<'a> {
     pub(super) fn admit(&mut self, want: &Want<'_>) -> Result<(), Reason> {
         let job = want.job();
         if self.policy.limits_job(job) {
+            let owner = (job.share.as_deref(), job.by.as_deref());
+            if let Some(why) = self.policy.never_allows(owner, &job.needs) {
+                return Err(Reason::NeverAllowed { why });
+            }
             if !self.has_turn {
                 return Err(Reason::LimitTurnTaken {});
             }
@@ -106,7 +110,7 @@ impl<'a> WorkInUse<'a> {
             all += amount;
             all
         };
-        let share = self.policy.share(job.share.as_deref());
+        let share = self.policy.share(job.share.as_deref(), job.by.as_deref());
         let of_share = share.and_then(|share| {
             let (what, most) = share.limits.exceeded(&with(self.shares.get(share.name.as_str())))?;
             Some(Reason::WorkLimit { whose: format!("share {}", share.name), what, most })

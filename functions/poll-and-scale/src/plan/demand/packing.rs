@@ -64,6 +64,8 @@ pub(super) struct Findings<'a> {
     pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
     pub(super) room: Option<Room>,
+    /// The job for which idle nodes make way.
+    pub(super) room_for: Option<JobId>,
     /// The idle nodes that must go, so that nodes of their size can be launched for the first job that cannot be placed.
     pub(super) outgrown: BTreeSet<NodeId>,
 }
@@ -372,6 +374,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             usable: self.usable_nodes().saturating_sub(self.later()).saturating_sub(self.down_nodes()),
             room: self.findings.room.unwrap_or_default(),
             outgrown: self.findings.outgrown.clone(),
+            room_for: self.findings.room_for,
             more_may_come: self.view.observed.queue.part.is_some() && self.findings.has_served,
         }
     }

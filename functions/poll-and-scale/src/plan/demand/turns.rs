@@ -46,9 +46,8 @@ impl<'a> Turns<'a> {
     }
 
     fn queue_of(&mut self, job: &JobSummary) -> Option<&mut ShareQueue<'a>> {
-        let named = job.share.as_deref().and_then(|name| self.by_name.get(name));
-        let of = named.or_else(|| self.by_name.get(self.policy.share_name(None))).copied()?;
-        self.queues.get_mut(of)
+        let share = self.policy.share_name(job.share.as_deref(), job.by.as_deref());
+        self.queues.get_mut(*self.by_name.get(share)?)
     }
 
     /// The next demand.

@@ -41,8 +41,23 @@ fn of_the_nodes_kept_for_the_minimum_as_many_as_necessary_make_way_for_a_job() {
     for policy in [by_price, by_number] {
         let given =
             given(policy).node(idle_long(0)).node(idle_long(1)).node(idle_long(2)).job(5, |s| s.needs.vcpus = 8);
-        assert_eq!(given.count(at(900), "shut_down"), 1, "{:?}", given.actions(at(900)));
-        assert_eq!(given.count(at(900), "launch"), 0, "there is no room yet");
+        // The job waits for the shutdown, so it does not wait for `idle.timeout_s` too, which is 120 s after second 60.
+        for now in [at(100), at(900)] {
+            assert_eq!(given.count(now, "shut_down"), 1, "{:?}", given.actions(now));
+            assert_eq!(given.count(now, "launch"), 0, "there is no room yet");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_runs_have_not_seen_idle_or_whose_window_is_closed_makes_no_way() {
+    let policy = json!({"nodes": {"max": 1}});
+    let windows = json!({"nodes": {"max": 1}, "shutdown": {"windows_min": [54, 5, 1]}});
+    for (policy, node, goes) in
+        [(policy.clone(), idle_long(0), 1), (policy, fixtures::ready(0), 0), (windows, idle_long(0), 0)]
+    {
+        let given = given(policy).node(node).job(5, |s| s.needs.vcpus = 8);
+        assert_eq!(given.count(at(100), "shut_down"), goes, "{:?}", given.actions(at(100)));
     }
 }
 
@@ -50,6 +65,7 @@ fn of_the_nodes_kept_for_the_minimum_as_many_as_necessary_make_way_for_a_job() {
 fn expensive_idle_nodes_make_way_for_the_minimum_and_the_cheapest_do_not() {
     let dear = dear_and_idle(3);
     assert_eq!(dear.count(at(900), "shut_down"), 1, "{:?}", dear.actions(at(900)));
+    assert_eq!(dear.count(at(100), "shut_down"), 0, "no job waits for that");
     // Three nodes of the cheapest size cost more than the cap, so shutting one down would gain nothing.
     let cheap = given(json!({"nodes": {"min": 3, "max_price_per_hour": 0.25}})).node(idle_long(0)).node(idle_long(1));
     assert_eq!(cheap.count(at(900), "shut_down"), 0, "{:?}", cheap.actions(at(900)));

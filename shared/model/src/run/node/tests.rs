@@ -3,7 +3,7 @@
 use super::*;
 use crate::enums::{Intent, Market, NodeStatus};
 use crate::fixtures::{self, at};
-use crate::{Capacity, EndCause, Needs, Usd};
+use crate::{Capacity, EndCause, Needs, Span, Usd};
 
 #[test]
 fn a_cleaned_record_keeps_nothing_of_the_life_but_its_name() {
@@ -12,6 +12,23 @@ fn a_cleaned_record_keeps_nothing_of_the_life_but_its_name() {
     let json = serde_json::to_value(&cleaned).unwrap();
     let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
     assert_eq!(keys, ["last_node_id", "modified_at", "reason", "slot", "state", "version"]);
+}
+
+#[test]
+fn a_slot_knows_what_each_of_its_nodes_has_cost_in_a_month() {
+    // A node of the fixtures costs $0.10 an hour.
+    let (first, dime) = (fixtures::ready(1), Usd::from_micros(100_000));
+    let hour = |n: i64| first.life().unwrap().assigned_at + Span::from_s(3600 * n);
+    assert_eq!(first.cost_of_month(hour(2)), dime.times(2));
+    let gone = first.clean(hour(3), "terminated").unwrap();
+    assert_eq!(gone.cost_of_month(hour(5)), dime.times(3), "what is gone costs no more");
+    let next = NodeRecord { state: first.state.clone(), ..gone.clone() };
+    assert_eq!(next.cost_of_month(hour(5)), dime.times(8), "the node before, and this one");
+    assert_eq!(fixtures::assigned(1).cost_of_month(hour(2)), Usd::ZERO, "no instance");
+    let month = (hour(2) + Span::from_s(40 * 86_400)).month();
+    assert_eq!((month.month(), gone.cost_of_month(month)), (month, Usd::ZERO));
+    let later = first.clean(month + Span::from_s(3600), "terminated").unwrap();
+    assert_eq!(later.cost_of_month(month + Span::from_s(9000)), dime, "only its hours in the new month");
 }
 
 #[test]

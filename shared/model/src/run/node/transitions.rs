@@ -11,7 +11,7 @@ use super::{
 use crate::enums::{Intent, NodeStatus};
 use crate::error_chain::short_reason;
 use crate::wire::Heartbeat;
-use crate::{AllocId, AllocIds, Batch, NewInstance, NodeId, Slot, Time};
+use crate::{AllocId, AllocIds, Batch, NewInstance, NodeId, Slot, Time, Usd};
 use std::collections::BTreeMap;
 
 /// A new life of a slot, and its launch call.
@@ -78,6 +78,8 @@ impl NodeRecord {
             version: previous.map_or(Version::UNWRITTEN, |r| r.version),
             modified_at: now,
             reason: short_reason(reason),
+            spent_month_at: previous.and_then(|r| r.spent_month_at),
+            spent_usd: previous.map_or(Usd::ZERO, |r| r.spent_usd),
             state: NodeState::Assigned(Box::new(life)),
         })
     }
@@ -336,14 +338,17 @@ impl NodeRecord {
         Ok(new.touched(now, reason))
     }
 
-    /// `any → cleaned`: keeps only the slot, the version, the reason and the node id of the life. The node's
+    /// `any → cleaned`: keeps only the slot, the version, the reason, the node id of the life and what its month has cost. The node's
     /// allocs must have been ended before.
     pub fn clean(&self, now: Time, reason: &str) -> Result<Self, NotPossible> {
         let life = self.life().ok_or_else(|| self.not_possible("be cleaned"))?;
         if !life.allocs.is_empty() {
             return Err(self.not_possible("be cleaned: it has live allocs"));
         }
-        let new = Self { state: NodeState::Cleaned { last_node_id: Some(life.node_id) }, ..self.clone() };
+        let state = NodeState::Cleaned { last_node_id: Some(life.node_id) };
+        let spent_usd = self.cost_of_month(now);
+        let spent_month_at = (!spent_usd.is_zero()).then(|| now.month());
+        let new = Self { spent_month_at, spent_usd, state, ..self.clone() };
         Ok(new.touched(now, reason))
     }
 

@@ -58,6 +58,11 @@ pub struct NodeRecord {
     /// Why the record was last changed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The beginning of the month in which earlier lives have cost `spent_usd`.
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub spent_month_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
+    pub spent_usd: Usd,
     #[serde(flatten)]
     pub state: NodeState,
 }
@@ -325,6 +330,16 @@ impl NodeRecord {
             (Some(_), _) => EndCause::Moved { why: format!("EC2 takes its instance: {why}") },
             (None, _) => EndCause::Lost { why: why.to_owned() },
         })
+    }
+
+    /// What the nodes of this slot have cost in the month of this time until then.
+    pub fn cost_of_month(&self, now: Time) -> Usd {
+        let month = now.month();
+        let earlier = if self.spent_month_at == Some(month) { self.spent_usd } else { Usd::ZERO };
+        // A launch without an instance costs nothing.
+        let life = self.life().filter(|life| life.instance_id.is_some());
+        let cost = |life: &Life| life.offering.price_per_hour.in_time(now.since(life.assigned_at.max(month)));
+        earlier + life.map_or(Usd::ZERO, cost)
     }
 
     /// Whether the slot is free.

@@ -4,10 +4,7 @@ use crate::signs::facts::example;
 use crate::signs::{Facts, Next, SignLevel};
 use crate::validation::InvalidRow;
 use model::catalogue::Offered;
-use model::control::totals::month_of;
-use model::control::{
-    CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally, Totals, TotalsRow,
-};
+use model::control::{CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
 use model::fixtures::{self, at, job, ready};
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE};
 use model::policy::example_json;
@@ -89,9 +86,8 @@ impl State {
         document["budget"] = json!({"dollars_per_month": 100});
         let row = PolicyRow::of_policy(&Policy::from_json(&document).unwrap());
         self.control.policy = Some(PolicyRow { version: Version::UNWRITTEN.next(), ..row });
-        let (month_at, month_usd) = (Some(month_of(at(NOW))), Usd::from_micros(usd * 1_000_000));
-        let totals = Totals { month_at, month_usd, ..Totals::default() };
-        self.control.totals = Some(TotalsRow::new(&ControlKey::Totals).with(totals));
+        let (spent_month_at, spent_usd) = (Some(at(NOW).month()), Usd::from_micros(usd * 1_000_000));
+        self.nodes = vec![NodeRecord { spent_month_at, spent_usd, ..fixtures::assigned(9).clean(at(1), "").unwrap() }];
     }
 
     /// A policy with a size of several types, and its catalogue with this change.

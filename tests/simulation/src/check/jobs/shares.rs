@@ -36,7 +36,7 @@ impl Used {
         let memory_mib = u64::try_from(count(row, "memory_mib")).unwrap_or(0);
         let needs = Needs { vcpus: number("vcpus"), gpus: number("gpus"), memory_mib, ..Needs::default() };
         let (from, to) = (time(row, "placed_at")?, time(row, "finished_at")?);
-        let share = policy.share_name(text(row, "share")).to_owned();
+        let share = policy.share_name(text(row, "share"), text(row, "by")).to_owned();
         Some(Self { share, vcpus: policy.shares.vcpus(&needs, 1), from, to })
     }
 
@@ -102,8 +102,9 @@ impl Check {
     /// However many runs and ends there are at once, a share never has more jobs placed than its limit. Each alloc of a job of one
     /// member counts, also a copy.
     fn invariant_no_share_exceeds_its_limit(&self, caller: &Caller, model: &Model, share: &str) {
-        let limit =
-            |policy: &Policy| policy.share(Some(share)).and_then(|share| share.limits.running).unwrap_or(u64::MAX);
+        let limit = |policy: &Policy| {
+            policy.share(Some(share), None).and_then(|share| share.limits.running).unwrap_or(u64::MAX)
+        };
         let most = self.policies(RUN).iter().map(|policy| limit(policy)).max().unwrap_or(u64::MAX);
         if most == u64::MAX {
             return;
