@@ -79,7 +79,7 @@ impl Meant {
         Self { ids: ids.into_values().collect(), is_by_name: true, packs }
     }
 
-    /// What of this has one of these numbers.
+    /// The jobs and elements of these that have one of the numbers.
     fn only(mut self, numbers: &Ranges) -> Self {
         self.packs.values_mut().for_each(|elements| *elements = elements.within(numbers));
         let has_it = |id: &JobId| match self.packs.get(id) {

@@ -69,7 +69,7 @@ pub fn starts(plan: &FleetPlan, observed: &Observation, id: JobId, now: Time) ->
     }))
 }
 
-/// How long it still takes at least and at most until a node has work, and how many boots say so.
+/// The shortest and the longest time until a node has work, and the number of boots that were measured.
 struct Boot {
     least: Span,
     most: Span,

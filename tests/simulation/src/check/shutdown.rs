@@ -198,7 +198,7 @@ impl Check {
                 let seen = count(before, "idle_runs") >= i64::from(policy.idle.confirmations);
                 let ready = text(before, "status") == Some("ready");
                 let window = refuses(before) || self.window(policy, before);
-                // Under a cap it may be in the way of a job that waits.
+                // A cap may be reached, and a job may wait for the room that this node takes up.
                 let long = since("idle_since_at", policy.idle.timeout_s) || may_make_way;
                 ready && (long && seen && window || unwanted)
             }

@@ -1,4 +1,4 @@
-//! Elements of an array are the same for each command, whether each is a job or many are one: `NAME[3-4]`, `rerun`, what follows.
+//! Each command treats the elements of an array alike, whether each element is a job or a pack has many: `NAME[3-4]`, `rerun`, followers.
 
 use crate::commands::tests::*;
 use model::elements::{Counts, Results};
