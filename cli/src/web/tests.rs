@@ -238,6 +238,20 @@ async fn a_long_list_goes_on_behind_what_is_known() {
     assert_eq!(column(&later, "job_id"), [id(601), id(602)]);
 }
 
+/// A run rejects a thousand jobs at once: no place tells them apart, so the list behind such a place has them all.
+#[tokio::test]
+async fn what_ended_at_one_moment_is_listed_whole() {
+    let served = Served::new(true).await;
+    for n in 0..1003 {
+        let ended = |job: &mut Job| (job.summary.state, job.finished_at) = (JobState::Rejected, Some(at(900)));
+        served.put(n, ended).await;
+    }
+    let known = served.json("/api/jobs?state=rejected").await;
+    let next = known["next"].as_str().unwrap();
+    let later = served.json(&format!("/api/jobs?state=rejected&after={next}")).await;
+    assert_eq!((&later["total"], &later["next"]), (&json!(1003), &Value::Null));
+}
+
 /// The stored jobs are read seldom. The list of jobs that have just ended is newer.
 #[tokio::test]
 async fn a_job_that_has_ended_meanwhile_is_shown_as_ended() {

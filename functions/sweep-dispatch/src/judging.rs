@@ -16,7 +16,7 @@ const SOON: Span = Span::from_s(120);
 pub(crate) struct HandleChanges<'a> {
     /// Rows that change: each as read, and as it is written.
     pub(crate) changed: Vec<(&'a Handle, Handle)>,
-    /// Handles that are destroyed: their rows are deleted.
+    /// Handles that are destroyed, or that need no row because their alloc is live: their rows are deleted.
     pub(crate) gone: Vec<&'a Handle>,
     /// Handles that were missing for too long: their rows become tombstones, with an event.
     pub(crate) dropped: Vec<&'a Handle>,
@@ -135,10 +135,16 @@ impl<'a> Judging<'a, '_> {
             self.changes.conflicts.extend(found.label.as_ref().map(|_| row.handle.clone()));
             return;
         }
+        // The row of a live alloc's container is from a restored table, or from before its alloc was known again. It goes, because
+        // the alloc alone says that its container is used: a row that stayed would outlive the alloc's end.
+        if found.is_some() && node.alloc_of(&row.handle).is_some() {
+            self.changes.gone.push(row);
+            return;
+        }
         let is_live = matches!(row.state, HandleState::Live | HandleState::Creating);
         if found.is_some() && node.is_used(&row.handle) && !is_live {
-            // A live alloc uses the handle. Its row was marked because the handle appeared late, or is from a restored table.
-            self.changes.changed.push((row, row.used(node.alloc_of(&row.handle), rules.seq, now)));
+            // A live alloc uses the cache. Its row was marked because it appeared late, or is from a restored table.
+            self.changes.changed.push((row, row.used(rules.seq, now)));
             return;
         }
         let changes = &mut self.changes;
@@ -175,7 +181,7 @@ impl<'a> Judging<'a, '_> {
             return;
         }
         let row = Handle::unknown(node.node_id, handle, rules.report_no, now);
-        self.changes.new.push(if node.is_used(name) { row.used(None, rules.seq, now) } else { row });
+        self.changes.new.push(if node.is_used(name) { row.used(rules.seq, now) } else { row });
     }
 }
 
@@ -195,21 +201,50 @@ mod tests {
     use model::fixtures::{alloc_id, at, node_id};
     use model::handle::Readiness;
 
+    const RULES: ReportRules = ReportRules {
+        readiness: Readiness::Ready,
+        report_no: 7,
+        is_repeat: false,
+        seq: 5,
+        as_of: 5,
+        report: Span::from_s(30),
+        missing_grace: Span::from_s(60),
+        cache_unused: Span::from_s(60),
+    };
+
+    /// In a restored table, the container of a live alloc has a row in any state. A row that stayed would be due in a day, also
+    /// after the end of the alloc.
+    #[test]
+    fn the_row_of_a_live_alloc_goes() {
+        let (live, node_id) = (alloc_id(1), node_id(0));
+        let node = OfNode {
+            node_id,
+            over: BTreeSet::new(),
+            allocs: [live].into(),
+            used_caches: BTreeSet::new(),
+            complete: BTreeMap::new(),
+        };
+        let (handle, kind) = (live.to_string(), HandleKind::Container);
+        let listed = ReportedHandle { handle, kind, label: Some(node_id.to_string()), stays: None };
+        let row = Handle::of_alloc(node_id, live, 5, at(2000));
+        let rows = [
+            Handle::unknown(node_id, &listed, 6, at(900)),
+            row.marked(5, at(900)),
+            Handle { state: HandleState::Live, ..row.clone() },
+            row,
+        ];
+        for row in rows {
+            let rows = [row];
+            let changes = judge(&rows, std::slice::from_ref(&listed), true, &node, RULES, at(1000));
+            assert_eq!((changes.gone.len(), changes.destroy.len()), (1, 0), "{rows:?}");
+        }
+    }
+
     /// Alloc, label, and seconds since the alloc's end × whether the container is destroyed, and the state of its new row.
     #[test]
     fn a_container_without_a_row_is_what_its_alloc_says() {
         let (live, complete, unknown) = (alloc_id(1), alloc_id(2), alloc_id(3));
         let (own, other) = (node_id(0).to_string(), node_id(1).to_string());
-        let rules = ReportRules {
-            readiness: Readiness::Ready,
-            report_no: 7,
-            is_repeat: false,
-            seq: 5,
-            as_of: 5,
-            report: Span::from_s(30),
-            missing_grace: Span::from_s(60),
-            cache_unused: Span::from_s(60),
-        };
         for (id, label, ago_s, destroyed, state) in [
             (live, Some(&own), 0, false, None),
             (complete, Some(&own), 0, true, None),
@@ -228,7 +263,7 @@ mod tests {
             };
             let (handle, kind) = (id.to_string(), HandleKind::Container);
             let listed = ReportedHandle { handle: handle.clone(), kind, label: label.cloned(), stays: None };
-            let changes = judge(&[], &[listed], true, &node, rules, at(1000));
+            let changes = judge(&[], &[listed], true, &node, RULES, at(1000));
             let states: Vec<HandleState> = changes.new.iter().map(|row| row.state).collect();
             assert_eq!(
                 (changes.destroy.contains(&handle), states),

@@ -228,9 +228,7 @@ async fn cache_rows(store: &Store, alloc: &Alloc, keep: Retention, now: Time) ->
                 change_handle(&row, &Handle { seq, deadline_at, due_at, ..row.clone() })
             }
             // The node cannot destroy the cache, so the alloc may use it. A conflict here would come again in each run.
-            Some(row) if row.is_stuck(now) => {
-                change_handle(&row, &Handle { due_at: deadline, ..row.used(None, seq, now) })
-            }
+            Some(row) if row.is_stuck(now) => change_handle(&row, &Handle { due_at: deadline, ..row.used(seq, now) }),
             // The node is destroying the cache: the next run places the alloc.
             Some(_) => return Err(WriteError::CONFLICT),
         });

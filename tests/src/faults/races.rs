@@ -1,6 +1,7 @@
 //! Races: many claims of one slot, and several runs at the same time.
 
 use super::carried_out::{Ec2, settings};
+use super::standing_still::Dead;
 use crate::world::{START, World, job, quick_policy};
 use model::control::PolicyRow;
 use model::fixtures::{self, at};
@@ -204,4 +205,19 @@ async fn a_run_that_has_lost_its_turn_places_nothing_under_a_limit() {
     assert_eq!(run(&frozen, at(100)).await, [(job(1), slot(0))]);
     let state = async |n| store.job(job(n)).await.unwrap().unwrap().summary.state;
     assert_eq!([state(1).await, state(2).await], [JobState::Queued, JobState::Placed]);
+}
+
+/// EC2 fails in the middle of a run that has the turn: the next run has it at once, and not when the first would have ended.
+#[tokio::test]
+async fn a_run_that_fails_gives_the_turn_back() {
+    let mut document = model::policy::example_json();
+    document["share"] = json!([{"name": "a", "members": ["*"], "running": 1}]);
+    let store = Store::new(Arc::new(Plain::new()));
+    let policy = Policy::from_json(&document).unwrap();
+    store.write(None, &PolicyRow::of_policy(&policy), Vec::new()).await.unwrap();
+    let ec2 = Ec2::default();
+    let has_turn = async |now| Observation::read_in_turn(&store, &ec2, now).await.unwrap().limit_turn.is_some();
+    assert!(Observation::read_in_turn(&store, &Dead, at(90)).await.is_err());
+    // The second one did not end either, and the third begins while it may still run.
+    assert_eq!([has_turn(at(91)).await, has_turn(at(92)).await], [true, false]);
 }

@@ -11,7 +11,7 @@ use model::{
 use serde_json::json;
 use std::sync::Arc;
 
-struct Dead;
+pub(super) struct Dead;
 
 fn unreachable(operation: &'static str) -> CloudError {
     CloudError::Unreachable { operation, detail: "it is away".into() }

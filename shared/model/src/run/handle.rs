@@ -194,11 +194,10 @@ impl Handle {
         Self { unknown_report_no: Some(report_no), ..row }
     }
 
-    /// The row of a handle that a live alloc uses: of its container, or of a cache that it names.
+    /// The row of a cache that a live alloc names.
     #[must_use]
-    pub fn used(&self, alloc_id: Option<AllocId>, seq: u64, now: Time) -> Self {
-        let (state, alloc_id) = (HandleState::Live, alloc_id.or(self.alloc_id));
-        let row = Self { state, alloc_id, seq, due_at: now + DAY, deadline_at: None, ..self.clone() };
+    pub fn used(&self, seq: u64, now: Time) -> Self {
+        let row = Self { state: HandleState::Live, seq, due_at: now + DAY, deadline_at: None, ..self.clone() };
         Self { unknown_report_no: None, expires_at: None, ..row }.not_missing()
     }
 
@@ -301,7 +300,7 @@ impl Handle {
                 Due::Later(Box::new(Self { due_at: now + STUCK_AFTER, ..self.clone() }), Reason::WaitsForReport {})
             }
             (HandleState::Unknown, _) => tomorrow(Reason::NobodyOrdered {}),
-            (HandleState::Creating | HandleState::Live, Some(_)) if is_alloc_live => tomorrow(Reason::AllocLive {}),
+            (HandleState::Creating | HandleState::Live, Some(_)) if is_alloc_live => Due::Forget(Reason::AllocLive {}),
             (HandleState::Creating | HandleState::Live, Some(alloc_id)) => Due::Mark(Reason::AllocEnded { alloc_id }),
             (HandleState::Creating | HandleState::Live, None) if self.kind == HandleKind::Volume => {
                 self.cache_due(is_cache_named, cache_unused, now)
@@ -445,7 +444,7 @@ mod tests {
         };
         assert_eq!((later.due_at, later.stuck_for(at(1260))), (at(1800), Some(Span::from_s(660))));
         // If it appears after all, it is live again.
-        let late = row.marked(9, at(600)).used(None, 9, at(700));
+        let late = row.marked(9, at(600)).used(9, at(700));
         assert_eq!((late.state, late.deadline_at), (HandleState::Live, None));
     }
 
