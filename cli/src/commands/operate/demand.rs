@@ -23,7 +23,7 @@ pub enum DemandCommand {
     Set(Box<SetArgs>),
     /// Show the demand sets, and what they have
     Show(ShowSetArgs),
-    /// Want nothing any more
+    /// Delete a demand set
     Delete(DeleteArgs),
 }
 

@@ -47,8 +47,8 @@ pub struct InsideArgs {
 /// `exec`
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "The event of it has the beginning of the command: give no secret on the command line. It ends with the \
-                  exit code of the command; in AWS with that of Session Manager, which does not pass it on."
+    after_help = "An event records the beginning of the command: give no secret on the command line. The exit code is that of the \
+                  command, in AWS that of Session Manager, which does not pass it on."
 )]
 pub struct ExecArgs {
     #[command(flatten)]

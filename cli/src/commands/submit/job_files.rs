@@ -64,8 +64,8 @@ pub(crate) struct FileOptions {
     /// node is about to go, and is there when the next try begins. `nodekeeper fetch` gets it, also of a job that has failed
     #[arg(long, value_name = "DIR", value_parser = kept)]
     keep: Option<String>,
-    /// Store the folder of --keep also while the command runs, so often (at least 10 s): after a sudden loss of its node a job
-    /// repeats at most that much. Each time that the folder has changed costs a request and a write
+    /// Also store the folder of --keep while the command runs, once in this time (at least 10 s): a job that suddenly loses its node
+    /// then repeats at most that much. To store a changed folder costs a request and a write
     #[arg(long = "keep-every", value_name = "TIME", value_parser = seconds, default_value = "0", hide_default_value = true)]
     keep_every_s: u64,
 }

@@ -23,7 +23,7 @@ pub(crate) struct MachineOptions {
     /// Only on GPUs of this type, as `gpu_type` of a size of the policy names it
     #[arg(long, value_name = "NAME")]
     gpu_type: Option<String>,
-    /// Only on GPUs of which each has this memory: in GiB, or with a unit such as 24GiB
+    /// Only on GPUs that each have this memory or more: in GiB, or with a unit such as 24GiB
     #[arg(long = "gpu-memory", default_value = "0", value_name = "SIZE", value_parser = gibibytes)]
     gpu_memory_gib: u64,
     /// Only on a size with this label; may be given several times

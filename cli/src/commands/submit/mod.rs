@@ -55,9 +55,9 @@ pub(crate) struct JobOptions {
     /// A name for people
     #[arg(long)]
     name: Option<String>,
-    /// A key of your own, such as nightly-2026-11-29. The same key with the same job is the same submission: it is made once, and given
-    /// again the answer is the job that is there, whatever its state. With other content it is an error that says what differs. An array or
-    /// a file has one key; in a file each line may have one instead
+    /// A key of your own, such as nightly-2026-11-29: a job with this key is submitted only once. The same submission again prints the
+    /// job that is there, whatever its state. With other content it is an error that says what differs. An array or a file has one key;
+    /// in a file each line may have one instead
     #[arg(long)]
     pub(crate) key: Option<String>,
     /// A label to find and to count it by, such as team=vision; at most 8. A label that its node must have is --require
@@ -67,7 +67,7 @@ pub(crate) struct JobOptions {
     /// The share of the policy that it counts for, if you are a member of several; by default the first one
     #[arg(long, value_name = "NAME")]
     share: Option<String>,
-    /// From 0 to 1000; jobs with a higher priority come first, of a share those of the share
+    /// From 0 to 1000; jobs with a higher priority come first, within their share
     #[arg(long, default_value_t = DEFAULT_PRIORITY)]
     priority: u32,
     /// vCPUs for each member
@@ -88,7 +88,7 @@ pub(crate) struct JobOptions {
     /// Share nodes with no other job
     #[arg(long)]
     exclusive: bool,
-    /// How many it uses of something that limits.licences of the policy counts, such as matlab=2; may be given several times
+    /// How many licences it uses (limits.licences of the policy), such as matlab=2; may be given several times
     #[arg(long = "needs", value_name = "NAME[=N]", action = ArgAction::Append, value_parser = counted)]
     #[serde(serialize_with = "table")]
     licences: Vec<(String, u32)>,
@@ -141,7 +141,7 @@ pub(crate) struct JobOptions {
     /// The signal that says a stop is near, such as USR1; all processes of the job get it. By default TERM, which asks them to stop
     #[arg(long, value_name = "SIGNAL")]
     stop_signal: Option<Signal>,
-    /// How long before TERM the job gets that signal, also before its time-out
+    /// How long before TERM the job gets the stop signal, also before its time-out
     #[arg(long = "stop-notice", default_value_t = FailurePolicy::default().stop_notice_s, value_name = "TIME", value_parser = seconds)]
     stop_notice_s: u64,
     /// How long to wait for a silent node before its alloc is lost; 0 for no wait
@@ -168,7 +168,7 @@ pub(crate) struct JobOptions {
     /// Do not place it before this time: a time such as 2026-11-24T10:00:00Z, a date, or a length of time from now such as 2h
     #[arg(long = "not-before", value_name = "TIME")]
     not_before_at: Option<Moment>,
-    /// End it if it has not begun so long after its submission, wherever it waits; 0 for never
+    /// Reject it if it has not begun this long after its submission, wherever it waits; 0 for never
     #[arg(long = "give-up-after", default_value = "0", value_name = "TIME", value_parser = seconds)]
     give_up_after_s: u64,
     /// Run it only after this job is complete: an id, a part of an id or a name; may be given several times. If that job
