@@ -39,7 +39,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-/// How long an agent that was told to end goes on storing outputs. Service managers wait longer before they kill it.
+/// How long an agent that must end goes on storing outputs. Service managers wait longer before they kill it.
 const LAST_UPLOADS: Duration = Duration::from_secs(20);
 
 /// Everything the agent needs to start. The agent reads nothing else from its environment.

@@ -171,7 +171,7 @@ fn serve_for_jobs(
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let rights = access.rights(places.secrets());
-    // Each request reads them again. A person who starts the system is told at once.
+    // Each request reads them again. So a person who starts the system reads at once what is wrong.
     rights.secrets().map_err(Error::msg)?;
     if let Some(listener) = s3_at {
         // The content of S3 lasts as long as the tables.

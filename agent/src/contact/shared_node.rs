@@ -19,8 +19,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct SharedNode {
     node: Mutex<Node>,
-    /// Whoever changes the node holds this from the first look at it until the change is in memory. A thread of its own holds it while
-    /// it writes: so a caller that goes away meanwhile lets no later state get to the disk before its own.
+    /// A change of the node holds this from its first read until the change is in memory. A thread of its own holds it while it writes:
+    /// so a caller that goes away meanwhile lets no later state get to the disk before its own.
     data_dir: Arc<tokio::sync::Mutex<DataDir>>,
     /// Whether the last attempt to save failed.
     save_failed: AtomicBool,

@@ -121,7 +121,7 @@ async fn all(command: JobCommand, elements: ElementsStart, clock: fn() -> Time) 
     end
 }
 
-/// Listens to the signals by which the supervisor gives the notice, and asks to stop.
+/// The signals of the supervisor: the notice of a stop, and the stop.
 struct StopSignals {
     term: UnixSignal,
     /// The stop signal of the job, if it is not TERM.
@@ -295,7 +295,7 @@ struct ElementEnd<'a> {
     remains: Element,
     stops: Stops,
     policy: &'a FailurePolicy,
-    /// What the alloc was told.
+    /// The orders to the alloc: the notice of a stop, the stop.
     order: Order,
     /// Whether its time limit has asked it to stop.
     is_late: bool,

@@ -4,7 +4,7 @@
 //! stops         when it gets its notice, is asked to stop, and is killed
 //! remains       what is left of it, and signals that reach all of that
 //! command_end   whether it has ended, and why
-//! unended       what is told of one that does not end
+//! unended       the report of one that does not end
 //! ```
 //!
 //! Guarantees: `docs/rules.md#stops`.

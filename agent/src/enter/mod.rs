@@ -34,7 +34,7 @@ use tokio::time::{Instant, interval};
 /// How often the program checks whether the alloc still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The time that a command has to end after its caller was told to end.
+/// The time that a command has to end after its caller got TERM or HUP.
 const TIME_TO_END: Duration = Duration::from_secs(5);
 
 /// What to run, and where.
@@ -110,7 +110,7 @@ impl Entered<'_> {
         let mut watch = CallerWatch::start(&self.mark, (!self.is_client).then_some(pid))?;
         let passing = streams.pass_on()?;
         let mut check = interval(CHECK_INTERVAL);
-        // When a caller that is told to end goes.
+        // When the wait for the command ends, after the caller got TERM or HUP.
         let mut leaves_at: Option<Instant> = None;
         let status = loop {
             let passed_on = tokio::select! {

@@ -45,7 +45,7 @@ struct ReportHistory {
     /// When the next report was due after the last answer; absent before the first answer.
     due_at: Option<Instant>,
     failures: u32,
-    /// The wait before the next look at the handles, by the last answer.
+    /// The wait before the handles are listed again, by the last answer.
     next: Duration,
     reported_at: Option<Instant>,
 }

@@ -23,7 +23,7 @@ const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 /// The weight of one vCPU, of 10,000 at most. 100 is the kernel's default for a group.
 const WEIGHT_PER_VCPU: u64 = 100;
 
-/// The wait between two looks at a group that ends.
+/// The wait between two checks of a group that ends.
 const STEP: Duration = Duration::from_millis(10);
 
 /// How long a group may take to become empty after its processes were killed.

@@ -1,4 +1,8 @@
 //! Puts the inputs of a job into its work directory.
+//!
+//! Guarantees: content that does not fit on the disk is refused before its first byte is fetched; nothing is written outside the work
+//! directory, also if an earlier input is a link; all inputs have one time.
+//! Does not: fetch content that the node has already (`cache` does), or decide what follows a failure.
 
 use super::cache::{Cache, check};
 use super::room::{DiskRoom, reserve};
@@ -91,7 +95,7 @@ impl JobFiles<'_> {
                 Source::Object(place) => {
                     let s3 = self.of_job(&what).await?;
                     let room = DiskRoom::of(&work).map_err(|e| Obstacle::of_node(&what, &e))?;
-                    // Whoever may read an object may ask for its size. What is wrong with it is told when it is read.
+                    // The right to read an object is the right to ask for its size. A fault of the object shows when it is read.
                     let bytes = s3.head(place).await.map_or(0, |head| head.bytes);
                     room.check(&format!("the input {name}"), bytes)?;
                     self.fetched.all.fetch_add(bytes, Relaxed);

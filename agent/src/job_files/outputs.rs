@@ -1,4 +1,7 @@
 //! Stores the outputs of a job, when no process of the job runs any more, and before the exit record is written.
+//!
+//! Guarantees: an output that cannot be stored keeps no other one back, and makes a command that succeeded a failed one.
+//! Does not: find the outputs in the work directory (`made` does), or store the folder of `--keep` (`checkpoint` does).
 
 use super::made::{ArchivedOutput, MadeOutput, OutputForm, WorkDir, find, path_of, unreadable};
 use super::{JobFiles, PATIENCE};

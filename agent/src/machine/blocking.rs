@@ -2,6 +2,7 @@
 //!
 //! Guarantees: a panic of the work becomes an error, like one of the disk; work on the files of a job ends soon after nobody waits
 //! for it any more.
+//! Does not: limit how much work runs at the same time.
 
 use files::{Allowance, MAX_ENTRIES};
 use std::io::{Error, Result};

@@ -12,7 +12,7 @@ use tokio::process::Command;
 /// The longest time that the command may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs the check. Returns whether the node is busy.
+/// Whether the command says that the node is busy. A command that cannot run or takes too long does not.
 pub async fn check(command: &str) -> bool {
     check_within(command, TIMEOUT).await
 }

@@ -39,7 +39,7 @@ pub struct Fitness {
     /// Why the disk takes no files.
     disk: Option<String>,
     tried_at: Option<Instant>,
-    /// The allocs that could not be started since one was.
+    /// The allocs that failed to start since the last one that started.
     failed: BTreeSet<AllocId>,
     failed_at: Option<Instant>,
     /// Why the last of them could not, and until when the node takes no work.

@@ -1,4 +1,7 @@
-//! Locks of files, which the kernel releases however a process ends.
+//! Locks of files.
+//!
+//! Guarantees: the kernel releases a lock however its process ends.
+//! Does not: remove the file of a lock, because another process may wait for it.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -1,6 +1,6 @@
 //! The loops that watch the machine itself: interruptions announced by EC2, and other work.
 //!
-//! Guarantees: a change is told to the control plane at once, with an extra heartbeat.
+//! Guarantees: the control plane hears of a change at once, by an extra heartbeat.
 //! Does not: act on a change; the control plane decides.
 
 use super::busy;

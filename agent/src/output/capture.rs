@@ -20,13 +20,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the disk may take nothing before the output is given up.
+/// How long a disk may take nothing before the output is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The same after the command has ended, because the end of the alloc waits for this.
+/// The same wait after the command has ended. It is shorter, because the end of the alloc waits for it.
 const PATIENCE_AT_END: Duration = Duration::from_secs(60);
 
-/// The wait before the disk is tried again.
+/// The wait between two attempts to write.
 const AGAIN_MS: u16 = 500;
 
 /// How much is read at a time. A pipe holds as much.

@@ -212,7 +212,7 @@ fn next_piece(
     let files = outputs.files(id);
     let stored = known.unwrap_or_else(|| files.progress());
     let size = match files.size() {
-        // A link in the place of the output is no output: S3 is told that the output is empty.
+        // A link in the place of the output is no output: S3 gets an empty one.
         Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => 0,
         size => size?,
     };

@@ -123,7 +123,7 @@ impl Containers {
         known
     }
 
-    /// None, and none is looked for.
+    /// No runtime, and no search for one.
     pub fn none() -> Self {
         Self { wanted: WantedRuntime::None, since: Instant::now(), answers: Arc::default() }
     }

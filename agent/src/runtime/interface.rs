@@ -1,4 +1,4 @@
-//! What it takes to start the command of an alloc, as a process or in a container.
+//! The interface between the agent and the commands that it starts, as processes or in containers.
 //!
 //! Does not: know alloc directories, exit records or the protocol.
 

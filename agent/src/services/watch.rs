@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(2);
-/// A service that has failed for so long is told. One call that fails and succeeds when it is repeated says nothing.
+/// The agent reports a service that has failed for this time. One call that fails and then succeeds says nothing.
 const FAILS: Duration = Duration::from_secs(15);
 /// A service is told as reached from so long after the first success until so long after the last one. What another node has told as
 /// failing for less time than the former may be the end of the same outage.

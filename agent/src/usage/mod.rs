@@ -69,7 +69,7 @@ impl Meter {
         }
     }
 
-    /// The scratch space that the looks have found.
+    /// The most scratch space in a sample.
     pub(crate) fn scratch(&self) -> MostScratch {
         self.scratch.clone()
     }

@@ -1,6 +1,6 @@
 //! What processes use, as `/proc` counts it.
 //!
-//! Guarantees: a look costs a few small files for each process.
+//! Guarantees: a sample reads a few small files for each process.
 //! Does not: see a process that ended without being waited for, or count shared pages once: the memory is never too low.
 
 use super::text::{behind, number};
@@ -37,7 +37,7 @@ pub(super) fn children_cpu_ms(own: &Path) -> Option<u64> {
     ticks_ms(&text(own, "stat")?, 13, 2)
 }
 
-/// What the process in this directory of `/proc` and the children that it has waited for have read and written.
+/// The bytes read and written by the process in this directory of `/proc`, and by the children that it has waited for.
 pub(super) fn children_io(own: &Path) -> Option<(u64, u64)> {
     let io = text(own, "io")?;
     Some((behind(&io, "read_bytes: ")?, behind(&io, "write_bytes: ")?))

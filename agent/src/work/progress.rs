@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The time between two samples at a pack, and before the first look at another alloc.
+/// The time between two samples at a pack, and before the first sample of another alloc.
 const MINUTE: Duration = Duration::from_secs(60);
 /// The most time between two samples at an alloc.
 const HOUR: Duration = Duration::from_secs(3600);
-/// The time before the first look at an alloc that is the first to get its image.
+/// The time before the first sample of an alloc that is the first to get its image.
 const FIRST_OF_IMAGE: Duration = Duration::from_secs(1);
 
 /// How long a phase lasts before it is reported, and the time between two reports of it: about that of a heartbeat.

@@ -35,10 +35,10 @@ use tokio::time::Instant;
 /// The most supervisors that are started for one alloc, if each of them ends before it claims the alloc.
 const MAX_SUPERVISORS: u32 = 3;
 
-/// How long it is tried to start an alloc on a machine without room, before the alloc is given up.
+/// How long the agent tries to start an alloc on a machine without room.
 const NO_ROOM: Duration = Duration::from_secs(60);
 
-/// The same after another error.
+/// How long the agent tries again after another error.
 const FAILED: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]

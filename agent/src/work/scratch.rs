@@ -31,13 +31,13 @@ const LONGEST_SCAN: Duration = Duration::from_secs(10);
 /// The longest look after the command has ended, because the end of the alloc waits for it.
 const LAST_SCAN: Duration = Duration::from_millis(200);
 
-/// The wait after a look is at least this many times as long as the look.
+/// The wait after a measurement is at least this many times as long as the measurement.
 const REST: u32 = 20;
 
 /// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
 
-/// The largest number of bytes that a look has found.
+/// The largest number of bytes that was measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MostScratch(Arc<AtomicU64>);
 
@@ -75,7 +75,7 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
     }
 }
 
-/// How many bytes these files and directories take up, as far as a look until `until` finds them. Ends early above `enough`.
+/// How many bytes these files and directories take up, as far as they are found until `until`. Ends early above `enough`.
 fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
     let mut found = DiskUse { bytes: 0, linked: BTreeSet::new(), until, enough };
     for place in places {

@@ -27,13 +27,13 @@ use store::End;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The time between two looks at the ends of jobs.
+/// The time between two polls for ends of jobs.
 const POLL: Duration = Duration::from_secs(1);
 /// How long an index may be behind the table, and clocks apart from each other.
 const MARGIN: Span = Span::from_s(60);
-/// After so many looks at what has ended lately, every job that is waited for is read.
+/// After this many polls for ends, a poll reads every job that somebody waits for.
 const POLLS_OF_ALL: u32 = 60;
-/// How many looks in a row may fail: a quarter of an hour.
+/// How many polls in a row may fail: a quarter of an hour.
 const FAILED_POLLS: u32 = 900;
 /// How many requests are read before they are carried out, and how many get outputs at the same time.
 const AHEAD: usize = 64;

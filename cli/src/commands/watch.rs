@@ -14,7 +14,7 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_secs(5);
 const FAILED_READS: u32 = 5;
 
-/// Runs a command that looks at the cluster: once, or again and again until Ctrl-C.
+/// Runs a command that shows the cluster: once, or again and again until Ctrl-C.
 pub(crate) async fn show(
     context: &mut Context<'_>,
     is_watched: bool,
@@ -30,7 +30,7 @@ pub(crate) async fn show(
     repeat(context, look, pause).await
 }
 
-/// Repeats the look until `pause` says that no other follows.
+/// Repeats the command until `pause` says that this was the last time.
 pub(super) async fn repeat(
     context: &mut Context<'_>,
     look: impl AsyncFn(&mut Context<'_>) -> anyhow::Result<Exit>,

@@ -112,7 +112,7 @@ impl AwsCli {
         command
     }
 
-    /// What a call printed, if it went well.
+    /// The output of a call that succeeded.
     pub(crate) fn answer<A: AsRef<OsStr>>(args: &[A], ended: std::io::Result<Output>) -> Result<String, AwsError> {
         let call: Vec<_> = args.iter().take(2).map(|arg| arg.as_ref().to_string_lossy()).collect();
         let call = call.join(" ");

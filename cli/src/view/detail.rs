@@ -1,6 +1,7 @@
 //! One job, and one node, with everything that is stored about it.
 //!
 //! Guarantees: the values of a job's environment are left out on the page; their names are there.
+//! Does not: list jobs or nodes (`rows` does).
 
 use super::live::LiveView;
 use super::next::JobWait;

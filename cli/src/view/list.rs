@@ -1,6 +1,7 @@
 //! The filter, the search and the paging of a list.
 //!
 //! Guarantees: an answer has at most [`MOST`] rows, however long the list is.
+//! Does not: read the cluster; it works on rows that were read.
 
 use super::array::States;
 use super::rows::JobRow;

@@ -181,7 +181,7 @@ pub(crate) fn event_row(event: &Event, name: Option<String>) -> Value {
     with(json!(event), json!({ "at": event.at(), "housekeeping": housekeeping, "name": name }))
 }
 
-/// The end of a job as an event on the page: its row tells it, and no event does.
+/// The end of a job as an event on the page. It is made from the row, because no event is stored for an end.
 pub(crate) fn end_row(job: &JobRow) -> Option<Value> {
     let JobSummary { job_id, name, state, tries, .. } = &job.summary;
     let why = tries.cause.as_ref().filter(|_| *state != JobState::Complete);

@@ -7,7 +7,7 @@ use model::{Job, JobId, JobSummary, Time};
 use std::cmp::Reverse;
 use store::{DbError, JobIds, Store, Unreadable};
 
-/// How many jobs a list looks at, unless the person wants all.
+/// How many jobs a list reads, unless the person wants all.
 pub(crate) const MOST_READ: usize = 10_000;
 /// The fewest and the most jobs in one read.
 const CHUNK: std::ops::RangeInclusive<usize> = 100..=1000;

@@ -17,9 +17,9 @@ const NEXT_RUN: Span = Span::from_s(20);
 /// When a job that waits starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeseenStart {
-    /// With its node, whose boot by so many measured ones still takes at least and at most so long.
+    /// With its node. By the measured boots, this one still takes between `least` and `most`.
     Boots { least: Span, most: Span, measured: usize },
-    /// With its node, and no boot was measured.
+    /// With its node. No boot was measured, so nobody knows how long it takes.
     FirstBoot,
     /// When other work ends, or what its reason names.
     Unforeseen,

@@ -1,6 +1,7 @@
 //! The answers in JSON.
 //!
 //! Guarantees: a failed request gets JSON with an `error` that says what failed and why.
+//! Does not: judge the cluster; `view` and `signs` do.
 
 use crate::changes::operate::follow;
 use crate::console::aws_cli::text;
@@ -28,7 +29,7 @@ use store::DbError;
 
 /// The most lines of a report of costs.
 const LINES: usize = 500;
-/// Of how many allocs of a job the last lines are read.
+/// The most allocs of a job whose last lines are read.
 const LIVE: usize = 4;
 /// How many events of the cluster as a whole are shown.
 const CLUSTER_EVENTS: i32 = 100;

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: a page of another site gets no data ([`origin`]). An answer loads nothing from elsewhere, and cannot be embedded in
 //! another site's page.
+//! Does not: keep out other programs of this machine (`listener` does).
 
 use super::api::ApiFailure;
 use axum::extract::Request;

@@ -103,7 +103,7 @@ fn entitled<'a>(
     id: AllocId,
     alloc: Option<&'a Alloc>,
 ) -> Result<&'a str, HttpError> {
-    // The same answer for each alloc that is not the node's own, so that it tells nothing about other nodes.
+    // The same answer for each alloc that is not the node's own: a node learns nothing about others.
     let not_here = || denied(format!("the alloc {id} does not run on node {node_id}"));
     let is_on_record = node.life().is_some_and(|life| life.allocs.contains(&id));
     let alloc = alloc.filter(|alloc| is_on_record && alloc.summary.node_id == node_id).ok_or_else(not_here)?;

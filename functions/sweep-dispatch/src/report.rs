@@ -180,8 +180,8 @@ impl Applying<'_> {
         Ok(complete.filter_map(|alloc| Some((alloc.id(), alloc.finished_at?))).collect())
     }
 
-    /// Writes what the changes says, and adds the marked handles to those that the node is told to destroy. Returns how many rows
-    /// are left to the next report.
+    /// Writes the changes, and adds the marked handles to those that the node must destroy. Returns how many rows are left to the
+    /// next report.
     async fn write(&mut self, changes: &mut HandleChanges<'_>) -> Result<u64, WriteError> {
         let mut batches = Batches::new(&self.sweep.store, self.record.clone(), self.clock, self.policy, self.now);
         let dropped = batches.write(changes).await?;

@@ -1,6 +1,6 @@
 //! The region: its clock, its instances, and what EC2 or other users do to them.
 //!
-//! Guarantees: machines are told about each change once, in order, and outside of the lock.
+//! Guarantees: a machine hears of each change once, in order, and outside of the lock.
 //! Does not: speak HTTP (`http` does), or know an action (`actions` does).
 
 use axum::http::HeaderMap;

@@ -1,4 +1,7 @@
 //! The digest of what is read or written.
+//!
+//! Guarantees: a digest counts the bytes that it is of.
+//! Does not: keep content, or know where it is stored.
 
 use crate::allowance::Allowance;
 use sha2::{Digest as _, Sha256};

@@ -1,7 +1,8 @@
 //! Walks a folder that a stranger may have made, and may still change.
 //!
-//! Each part of a path is opened from the folder before it. Before something is opened to be read, its kind is known: no pipe, socket
-//! or device is ever opened.
+//! Guarantees: each part of a path is opened from the folder before it, so no link leads a walk out of it; no pipe, socket or
+//! device is opened, because the kind of an entry is known before it is opened for reading.
+//! Does not: choose what is packed; its caller does.
 
 use crate::allowance::Allowance;
 use crate::beneath::{MAX_DEPTH, kind_of};

@@ -1,8 +1,8 @@
 //! A folder as a tar archive.
 //!
-//! Owners, times and all modes but the nine of `rwx` are left out, so that equal folders have equal archives. Whoever unpacks one
-//! gives all of it one time. Files of different age in one folder would need times in the archive, and then each `git clone` of
-//! the same sources would make another one.
+//! Guarantees: equal folders have equal archives. So an archive has no owners, no times, and of the mode only the nine bits of `rwx`.
+//! With times, each `git clone` of the same sources would make another archive.
+//! Does not: walk a folder (`folder` does), or choose the time of what it unpacks (the caller does).
 
 use crate::allowance::Allowance;
 use crate::beneath::Beneath;

@@ -1,4 +1,7 @@
-//! What nodes cost over time, exactly: products of price and time are summed before they are divided.
+//! What nodes cost over time.
+//!
+//! Guarantees: sums are exact, because products of price and time are summed before they are divided.
+//! Does not: know prices.
 
 use model::{Span, Usd};
 use std::iter::Sum;

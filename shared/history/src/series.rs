@@ -1,6 +1,7 @@
 //! Counts over time: how many nodes were in which phase, how many jobs waited, and what the nodes cost.
 //!
 //! Guarantees: each value is the mean over its part of the time, so that nothing short is lost between two parts.
+//! Does not: read rows; it counts what [`History`] has.
 
 use super::{Charge, History, Phase};
 use model::{Span, Time};

@@ -1,6 +1,7 @@
 //! The fleet as a strip: for each slot, what its node did in equal parts of a time.
 //!
 //! Guarantees: a part shows the phase that took most of it; a part without a node is empty.
+//! Does not: draw; the page does.
 
 use super::series::Grid;
 use super::{History, Phase};

@@ -1,5 +1,6 @@
 //! Who used a node, and when; and when jobs waited for one.
 //!
+//! Guarantees: an alloc counts once, also if an index that is behind still shows it as live.
 //! Does not: know what that costs (`cost` does).
 
 use model::{AllocId, AllocSummary, EndedAlloc, JobId, NodeId, Time};

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: whatever others do, the owner keeps a share of the connections, and the process keeps a share of its
 //! descriptors. One other user cannot take the whole share of the others.
+//! Does not: find out which user connects (`user` does).
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Uid, geteuid};

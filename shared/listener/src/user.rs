@@ -47,7 +47,7 @@ impl Users {
 
     /// The user of the open socket at `from` that is connected to `to`. Takes microseconds: the kernel answers within the call.
     pub(crate) fn of(&self, from: SocketAddr, to: SocketAddr) -> Option<u32> {
-        // The listeners are at addresses of IPv4. An IPv6 socket that reaches them counts there as one of IPv4.
+        // The listeners have IPv4 addresses. An IPv6 socket that connects to them has an IPv4 address there.
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { return None };
         let mut kernel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kernel.number = kernel.number.wrapping_add(1);

@@ -32,7 +32,7 @@ use store::{DbError, End, Ended, Listed, Store, Unreadable, WaitingJobs, placed_
 pub const RECENT: Span = Span::from_s(3600);
 /// How many of the jobs that ended last are judged.
 pub const ENDED: usize = 50;
-/// Of how many arrays one run reads how many of their elements have failed.
+/// The most arrays of which one run counts the failed elements.
 const ARRAYS_READ: usize = 500;
 
 /// Why a run could not observe. Such a run does nothing and fails.
@@ -400,7 +400,7 @@ impl Observation {
         })
     }
 
-    /// The observation in its order, without the rows that contradict the contract: these are quarantined.
+    /// Quarantines the rows that contradict the contract, and sorts the others.
     pub(crate) fn sorted_out(mut self) -> Self {
         self.quarantined.entries(&self.control);
         validation::quarantine_nodes(&mut self.quarantined, &mut self.nodes);

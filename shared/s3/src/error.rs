@@ -1,4 +1,7 @@
 //! What can go wrong, by what the caller must do.
+//!
+//! Guarantees: an error has at most 300 characters of what S3 answered.
+//! Does not: try again; its caller knows for how long.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum S3Error {

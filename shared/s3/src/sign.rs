@@ -1,4 +1,6 @@
 //! The signature of a call: of S3, and of other services that the agent calls.
+//!
+//! Does not: send the call, or find credentials.
 //! Source: "Signature Calculations for the Authorization Header" in the Amazon S3 API Reference, and "Signature Version 4" in
 //! the IAM User Guide.
 

@@ -454,8 +454,7 @@ impl Store {
         Write { key, when: vec![Cond::Absent("id")], effect: Effect::Put(rows::event_row(event)) }
     }
 
-    /// Writes an event. If it may be told only once within a time, and was told within that time, the result is a
-    /// conflict.
+    /// Writes an event. An event that may stand only once within a time, and already does, is a conflict.
     pub async fn record(&self, event: &Event) -> Result<(), WriteError> {
         match &event.once {
             None => self.apply(&Self::event_write(event)).await,

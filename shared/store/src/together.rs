@@ -1,4 +1,7 @@
 //! Writes that are cheaper together, and that must not block each other.
+//!
+//! Guarantees: a row that somebody has changed fails its own write only.
+//! Does not: write; its caller does, and reports the result.
 
 use crate::db::WriteError;
 

@@ -76,7 +76,7 @@ pub async fn end_alloc(
 }
 
 /// The row that a handle gets when its alloc ends. Before that, the alloc itself says that the handle is in use. The
-/// handle is marked for destruction, with the order of this transaction to its node; that of a failed alloc is looked at
+/// handle is marked for destruction, with the order of this transaction to its node; that of a failed alloc becomes due
 /// after [`Retention::failed_handles`]. The handle of a complete alloc needs no row: the row of the alloc says that its
 /// node may destroy it. Only a restored table has a row already. It is replaced.
 fn handle_of_ended(id: AllocId, node: &NodeRecord, ending: &Ending, keep: Retention, now: Time) -> Option<Write> {

@@ -62,9 +62,9 @@ pub struct ChangeArgs {
 
 /// The words of a command about jobs that wait.
 struct PauseWords {
-    /// What it cannot be.
+    /// What the command does to a job, as a participle.
     participle: &'static str,
-    /// What is said of a job that is so already.
+    /// The message about a job for which nothing changes.
     already: &'static str,
 }
 
@@ -193,7 +193,7 @@ impl ChangeOutcome {
     }
 }
 
-/// Why none of these jobs, which do not wait, can be changed so.
+/// The error if none of the jobs waits: only jobs that wait can be changed.
 fn refused(jobs: &[Job], given: &str, participle: &str) -> String {
     let has_ended = jobs.iter().all(|job| job.summary.state.is_ended());
     let to_do = match has_ended {

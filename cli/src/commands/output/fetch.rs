@@ -55,7 +55,7 @@ struct Kept {
     checkpoint: Option<Checkpoint>,
 }
 
-/// What is stored about some jobs, from one look at all of them.
+/// The stored rows of some jobs, read together.
 pub(crate) struct FetchRows {
     control: Control,
     jobs: BTreeMap<JobId, (Job, Vec<Alloc>)>,

@@ -24,7 +24,7 @@ pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// One poll in this many also reads the row of the alloc.
 const POLLS_A_ROW: u32 = 4;
 const FAILED_POLLS: u32 = 5;
-/// After this poll without a byte, the person is told what is waited for.
+/// After this poll without a byte, the person reads why there is none.
 const SLOW_POLL: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
 pub(crate) const MISSING: u8 = 74;

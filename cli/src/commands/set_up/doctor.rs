@@ -78,7 +78,7 @@ struct Question {
     call: &'static str,
     /// Where the answer has a number that may be too small, as a JSON pointer, and the smallest that a person need not know.
     least: Option<(&'static str, f64)>,
-    /// What is said of the answer.
+    /// The text about the answer.
     text: &'static str,
     /// The cure of a small number or of an error. Without one, nothing works after an error.
     to_do: &'static str,

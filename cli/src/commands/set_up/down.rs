@@ -24,7 +24,7 @@ pub struct DownArgs {
 pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster_in_aws().await?;
     let (aws, name) = (&cluster.reach.aws, &args.teardown.confirm);
-    // Without tables there is nothing to let go: an earlier `down` was stopped after them.
+    // Without tables there is no node to end: an earlier `down` was stopped after it had deleted them.
     let stack = ClusterStack::read(aws, name).await?;
     if stack.is_some() {
         let exit = teardown::run(context, &args.teardown).await?;

@@ -1,4 +1,6 @@
 //! The network of the nodes of a new cluster.
+//!
+//! Does not: make a network; the stack does, if the account has none.
 
 use crate::console::UsageError;
 use crate::console::aws_cli::{AwsCli, list, text};

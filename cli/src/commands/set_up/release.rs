@@ -1,4 +1,7 @@
 //! The files of a release, beside the program.
+//!
+//! Guarantees: a file that SHA256SUMS names is used only with the digest that stands there.
+//! Does not: fetch a release.
 
 use crate::console::UsageError;
 use anyhow::{Context as _, ensure};

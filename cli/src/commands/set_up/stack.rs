@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The time between two looks at what CloudFormation does.
+/// The time between two polls of CloudFormation.
 const PERIOD: Duration = Duration::from_secs(4);
 
 /// What CloudFormation says of a resource, and what to do about it. `aws_cli` knows what every service says.

@@ -148,7 +148,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// What a look did, and what is left of the cluster after it.
+/// What one round of the teardown did, and what is left of the cluster after it.
 struct Left {
     /// What it did, for people.
     did: Vec<String>,

@@ -3,6 +3,7 @@
 //! A job or an alloc has a story, other subjects have their events: the oldest first.
 //!
 //! Guarantees: shows everything stored about the subject, up to `--limit`.
+//! Does not: know what happened before the oldest stored event.
 
 use crate::console::show::{self, Rows, moment};
 use crate::console::{Cluster, Context, UsageError};

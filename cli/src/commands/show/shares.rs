@@ -1,4 +1,6 @@
 //! `shares`: whose turn it is, what each share uses and may use, and what that costs.
+//!
+//! Does not: decide whose turn it is; it shows what the next run would compute.
 
 use crate::console::show::{self, Rows, dollars};
 use crate::console::{Context, UsageError};

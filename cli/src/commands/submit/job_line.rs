@@ -78,7 +78,7 @@ pub(crate) fn read(line: &str, defaults: &Map<String, Value>) -> Result<JobLine,
         return Err("it is not a JSON object: write {\"command\": [\"true\"]}, for example".to_owned());
     };
     let mut given = Map::new();
-    // The share beside a submitter is the one that the job got, and not one that somebody names.
+    // A line with a submitter comes from `job --json`: its share is the one that the job got, and not a choice.
     let got_share = line.contains_key("by");
     for (name, value) in line {
         if value.is_null() || STATE.split(' ').any(|field| field == name) || got_share && name == "share" {

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{End, Store};
 
-/// `rerun`
+/// The options of `rerun`.
 #[derive(Args, Clone, Debug)]
 pub struct RerunArgs {
     /// The job: its id, a part of it, or its name. Of an array all elements that are stored, NAME[3] only number 3

@@ -1,4 +1,6 @@
-//! How long a node or an alloc may take, and whether that time is over. Several stages use these rules.
+//! How long a node or an alloc may take, and whether that time is over.
+//!
+//! Guarantees: all stages use the same rules.
 //! Does not: decide what follows.
 
 use super::view::View;

@@ -1,5 +1,7 @@
 //! What the queue needs of the nodes that are there. The stage `demand` fills it in, `relaunch` takes off the nodes that will
 //! not come, and `shutdown` decides by it.
+//!
+//! Does not: decide which node is shut down.
 
 use model::{JobId, NodeId, Usd};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,6 @@
 //! What a run believes about silent nodes. The stage `failure_detector` fills it in, and every later stage reads it.
+//!
+//! Does not: decide what to believe.
 
 use model::{NodeId, Time};
 use std::collections::BTreeSet;

@@ -271,7 +271,7 @@ string_enums! {
         Offering = "offering",
         /// A size in one market and place: the whole request, except for the node that it is for.
         Request = "request",
-        /// No launch, but the call of several ways: EC2 does not take it.
+        /// Only the call of several ways, which EC2 does not take. Calls of one way go on.
         Fleet = "fleet",
     }
 
@@ -283,9 +283,9 @@ string_enums! {
         Quota = "quota",
         /// Too many calls.
         Throttled = "throttled",
-        /// EC2 does not accept something now. It may pass by itself, or a person must mend it.
+        /// EC2 does not accept something now. It may pass by itself, or a person must correct it.
         Refused = "refused",
-        /// The same request stays wrong until a person mends something.
+        /// The same request stays wrong until a person corrects something.
         Wrong = "wrong",
         /// EC2 did not say whether it launched.
         Unanswered = "unanswered",

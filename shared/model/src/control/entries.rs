@@ -160,7 +160,7 @@ entries! {
     Document {
         /// The document as JSON.
         document: String,
-        /// Of the policy: the shares that it has, and those that it had, because their jobs may still wait.
+        /// The shares that the policy has, and those that it had, because their jobs may still wait.
         #[serde(skip_serializing_if = "BTreeSet::is_empty")]
         shares: BTreeSet<String>,
     }

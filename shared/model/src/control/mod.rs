@@ -195,7 +195,7 @@ impl Control {
             ControlKey::Ingest => keep(&mut self.ingest, key, row)?,
             ControlKey::NextJobs => self.next_jobs = Some(serde_json::from_value(row)?),
             ControlKey::Totals => self.totals = Some(serde_json::from_value(row)?),
-            // Nobody reads these from here, but a row that cannot be read is told.
+            // Nobody reads these from here, but an unreadable one is announced.
             ControlKey::LastRun | ControlKey::LimitTurn => drop(serde_json::from_value::<PollTurn>(row)?),
             ControlKey::NextTurn => drop(serde_json::from_value::<NextDraw>(row)?),
         }
@@ -250,7 +250,7 @@ impl Control {
         self.catalogue.as_ref().and_then(|row| row.catalogue().ok()).unwrap_or_default()
     }
 
-    /// What EC2 said of launches of this offering when it was short of it.
+    /// EC2's answer to launches of this offering when it was short of it.
     pub fn shortage(&self, offering: &Offering) -> EntryRow<LaunchWait> {
         entry(&self.waits, &ControlKey::shortage_of(offering))
     }

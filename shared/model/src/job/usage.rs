@@ -16,17 +16,17 @@ pub struct Usage {
     pub ran_ms: u64,
     /// The CPU time of all its processes, in milliseconds.
     pub cpu_ms: u64,
-    /// The most memory that was seen in use, in MiB; `None` if nobody looked in time.
+    /// The most memory that was seen in use, in MiB; `None` if the command ended before the first sample.
     pub memory_mib: Option<u64>,
     /// Bytes read from storage; `None` if the machine does not count them.
     pub read_bytes: Option<u64>,
     /// Bytes written to storage; `None` if the machine does not count them.
     pub written_bytes: Option<u64>,
-    /// The most scratch space that was seen in use, in MiB; `None` if nobody looked.
+    /// The most scratch space in use in a sample, in MiB; `None` without a sample.
     pub scratch_mib: Option<u64>,
-    /// How busy its GPUs were, in hundredths, on average over the looks at them; `None` if nobody looked.
+    /// How busy its GPUs were, in hundredths, on average over the samples; `None` without a sample.
     pub gpu_percent: Option<u64>,
-    /// The most memory that was seen in use on one of its GPUs, in MiB; `None` if nobody looked.
+    /// The most memory in use on one of its GPUs in a sample, in MiB; `None` without a sample.
     pub gpu_memory_mib: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! `[[share]]`: whose turn it is, and how much some may have at the same time (`docs/rules.md#shares`).
 //!
-//! Guarantees: a limit is exceeded by one more than it.
+//! Guarantees: work up to a limit, and equal to it, is within the limit.
 //! Does not: say who has which share (`sharing` does), order the queue, or know what is in use; the plan of poll-and-scale does.
 
 use crate::{Needs, Usd};

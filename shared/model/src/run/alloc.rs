@@ -27,7 +27,7 @@ pub struct Alloc {
     pub summary: AllocSummary,
     /// Raised by every write.
     pub version: Version,
-    /// Of its job, for whoever counts what jobs use.
+    /// A copy from its job, for reports of what jobs use.
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

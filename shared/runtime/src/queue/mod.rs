@@ -105,7 +105,7 @@ pub(crate) async fn read_put_off(
     })
 }
 
-/// Who reads the queue.
+/// The reader of the queue: a run, or a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A run, which places jobs.

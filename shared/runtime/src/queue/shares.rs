@@ -13,7 +13,7 @@ use store::{DbError, Store, unless_raced};
 /// No run lasts longer: Lambda ends it before.
 const LONGEST_RUN: Span = Span::from_s(60);
 
-/// An end may be written, and shown by the index, so long after its time.
+/// The end of an alloc may be written, and shown by the index, this long after its time.
 const LATE: Span = Span::from_s(120);
 
 /// The most ended allocs that one run counts. Of more, the newest count.

@@ -1,4 +1,7 @@
 //! The facts that signs judge, and the findings that they raise.
+//!
+//! Guarantees: a sign judges by these facts alone, so that every reader of the same rows comes to the same findings.
+//! Does not: read anything.
 
 use super::{listing, say};
 use crate::observation::Observation;
@@ -33,7 +36,7 @@ pub struct Raised {
     /// What the finding is about: a function, an entry of the control table, or the word of the sign.
     pub what: String,
     pub level: SignLevel,
-    /// What was found, and since when it is so.
+    /// What is wrong, and since when.
     pub text: String,
     /// What to do about it; empty if nothing needs to be done.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -13,7 +13,7 @@
 //! | [`listing`] | what a run notes of EC2's list, for readers without rights in EC2 |
 //! | [`say`] | how times and numbers are said |
 //!
-//! Guarantees: a sign is a pure function of what was read; what a reader could not read is said to be unknown, or raises
+//! Guarantees: a sign is a pure function of what was read; what a reader could not read is shown as unknown, or raises
 //! nothing where another sign says so, and never counts as well.
 //! Does not: read anything. Does not say how long CloudWatch waits before an alarm goes off: `infra/picture.py` does.
 

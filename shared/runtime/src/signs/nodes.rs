@@ -1,4 +1,6 @@
 //! Signs: nodes and instances.
+//!
+//! Does not: change a node. The plan decides what follows, by rules of its own.
 
 use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};
 use super::say::{one_line, rough, several, when};

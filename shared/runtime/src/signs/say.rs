@@ -1,4 +1,4 @@
-//! How times and numbers are said to people.
+//! Times and numbers as texts for people.
 //!
 //! Guarantees: a text of somebody else stays on one line and cannot control a terminal.
 

@@ -1,4 +1,6 @@
 //! One bin, and the order in which bins are filled.
+//!
+//! Does not: choose a bin for a job (`packing` does).
 
 use model::{Capacity, JobId, JobSummary, Machine, NodeId, Time, Usd};
 

@@ -41,7 +41,7 @@ pub(super) struct New<'a> {
     pub(super) reason: Reason,
 }
 
-/// Which limits a packing heeds.
+/// Which limits a packing keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitMode {
     /// The caps of the policy, and what EC2 refuses.

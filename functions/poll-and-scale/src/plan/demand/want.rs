@@ -1,4 +1,6 @@
 //! The demands of the queue: what each of them waits for, and whether it can ever be met.
+//!
+//! Does not: find room for a demand (`packing` does).
 
 use super::super::actions::Action;
 use super::super::sizes::Sizes;

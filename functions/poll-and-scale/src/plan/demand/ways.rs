@@ -1,4 +1,6 @@
-//! The ways to launch one more node. Does not find them; `find_ways` does.
+//! The ways to launch one more node.
+//!
+//! Does not: find them; `find_ways` does.
 
 use model::policy::Size;
 use model::{MarketNeed, Offering, Usd};
