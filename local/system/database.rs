@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
 /// The least time between two looks for expired rows. In AWS, DynamoDB may take days to delete them.
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
-/// A look reads every row, so the pause after it is at least this many times as long as the look.
+/// A poll reads every row, so the pause after it is at least this many times as long as the poll.
 const SWEEP_REST: u32 = 100;
 
 /// Serves the database at `listener` and makes its tables. The receiver learns of writes that wake a function.
@@ -84,7 +84,7 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The pause after a look that took this long.
+/// The pause after a poll that took this long.
 fn pause(took: Duration) -> Duration {
     SWEEP_PAUSE.max(took.saturating_mul(SWEEP_REST))
 }

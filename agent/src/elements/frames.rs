@@ -1,7 +1,7 @@
 //! The stream of frames from the process that runs elements to its supervisor.
 //!
 //! ```text
-//! kind (1 byte)  element (4 bytes)  length (4 bytes)  so many bytes
+//! kind (1 byte)  element (4 bytes)  length (4 bytes)  that many bytes
 //! ```
 //!
 //! Guarantees: a reader finds the same frames however the stream is cut into parts; invalid input is detected, and uses little

@@ -165,7 +165,7 @@ fn pump(mut from: File, told: &PipeReader, to: &mut impl Write) {
     loop {
         let mut fds = [from.as_fd(), told.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let _interrupted_is_fine = poll(&mut fds, PollTimeout::NONE);
-        // This comes before the look at the output, so that everything is found that was printed before the end.
+        // This comes before the output is read, so that all that was printed before the end is there.
         let has_ended = has_data(told.as_fd());
         if has_data(from.as_fd()) {
             if !pass_part(&mut from, to, &mut part) {

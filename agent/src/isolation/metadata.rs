@@ -1,6 +1,6 @@
 //! Whether a job reaches the instance metadata, which holds the node's credentials.
 //!
-//! Guarantees: the answer comes from an attempt with a job's own rights, not from a look at firewall rules. An attempt
+//! Guarantees: the answer comes from an attempt with a job's own rights, not from the rules of a firewall. An attempt
 //! that cannot be made is an error, never "out of reach".
 //! Does not: set a rule (the boot script does), or use what it reaches.
 

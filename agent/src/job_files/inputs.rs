@@ -206,7 +206,7 @@ const fn content_of(source: &Source) -> Option<&Content> {
     }
 }
 
-/// How long inputs of so many bytes may take.
+/// How long inputs of this size may take.
 fn time_for(bytes: u64) -> Duration {
     let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
     AT_LEAST.saturating_add(EACH_MIB.saturating_mul(mib)).min(A_DAY)

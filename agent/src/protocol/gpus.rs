@@ -40,7 +40,7 @@ pub struct Holder {
 pub enum Lacking {
     /// Other allocs have them, and may end.
     Now(String),
-    /// The machine does not have so many usable GPUs.
+    /// The machine does not have this many usable GPUs.
     Always(String),
 }
 

@@ -24,7 +24,7 @@ const MAX_REPORT_PACKS: usize = 32;
 /// How many reports get their numbers with one write to the disk.
 const NUMBERS: u64 = 64;
 
-/// The state of an alloc when the agent last looked at the machine.
+/// The state of an alloc when the agent last checked the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Observed {
     #[default]

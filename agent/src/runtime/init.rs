@@ -195,7 +195,7 @@ async fn find(process: Arc<InitProcess>, runtime: ContainerRuntime, alloc: Alloc
     let _is_first_answer = process.init.set(Init::of(&first));
     let waits = move || {
         if let Some(init) = process.init.get().and_then(Option::as_ref) {
-            // On a kernel without process descriptors, only the looks while it runs count.
+            // On a kernel without process descriptors, only the checks while it runs count.
             let _best_effort = init.wait();
             process.note_kills();
         }

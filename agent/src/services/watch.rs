@@ -16,13 +16,13 @@ use tokio::time::{Instant, sleep, timeout};
 const READ_EVERY: Duration = Duration::from_secs(2);
 /// The agent reports a service that has failed for this time. One call that fails and then succeeds says nothing.
 const FAILS: Duration = Duration::from_secs(15);
-/// A service is told as reached from so long after the first success until so long after the last one. What another node has told as
-/// failing for less time than the former may be the end of the same outage.
+/// The agent reports a service as reached from the former time after the first success until the latter after the last one. If
+/// another node reports a failure for less than the former, both may see the end of the same outage.
 const REACHED_FROM: Duration = Duration::from_secs(60);
 const REACHED_UNTIL: Duration = Duration::from_secs(180);
-/// A failure that nobody has tried again for so long is tried here.
+/// If no job has tried a failed service again for this time, the agent tries it.
 const UNTRIED: Duration = Duration::from_secs(15);
-/// A failure that only the agent itself has tried for so long is forgotten: the node may need a proxy that the agent does not know.
+/// A failure that only the agent itself has tried for this time is forgotten: jobs may use a proxy that the agent does not know.
 const GIVEN_UP: Duration = Duration::from_secs(600);
 /// The longest time that a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Measures a container. The daemon of docker runs it, or podman beside it: it is no child of the supervisor.
 //!
-//! As soon as the init of the container is found, each look reads the kernel's own files: those of the control group of version 2 that
+//! As soon as the init of the container is found, each sample reads the kernel's own files: those of the control group of version 2 that
 //! has the container and nothing else, or those of its processes in `/proc` where there is no such group.
 //!
 //! Guarantees: what another container or the agent uses never counts; no count ever gets smaller.

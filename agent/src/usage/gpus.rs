@@ -3,8 +3,8 @@
 //! The agent asks for all GPUs of the machine, and writes the answer to one file. The supervisors of the allocs read it: none
 //! of them asks the driver, which may take seconds.
 //!
-//! Guarantees: only the GPUs of the alloc count, and only samples while its command runs; each look counts once.
-//! Does not: see what happens between two samples; each look is about the last second.
+//! Guarantees: only the GPUs of the alloc count, and only samples while its command runs; each sample counts once.
+//! Does not: see what happens between two samples; each sample is about the last second.
 
 use crate::machine::atomic_file;
 use crate::work::alloc_dir::AllocDir;

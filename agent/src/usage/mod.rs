@@ -3,7 +3,7 @@
 //! Where the alloc has a control group of version 2, the group counts it. Elsewhere the kernel adds up in the supervisor what its
 //! ended children used, and the memory is measured while they run. A container is measured from outside (`container`).
 //!
-//! Guarantees: a look reads a few small files of `/proc`; what a machine does not count is absent, and not 0; the memory of a group
+//! Guarantees: a sample reads a few small files of `/proc`; what a machine does not count is absent, and not 0; the memory of a group
 //! does not include files that the kernel keeps only as long as nobody needs the room; the time begins with the command, and not
 //! with the fetch of its inputs and its image.
 //! Does not: see a process that ended without being waited for, or memory between two looks. Shared pages count once for each

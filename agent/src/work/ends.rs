@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a supervisor is found by its command line if no file names it, so that an alloc whose files are lost or garbage is
 //! not started a second time beside the first; an alloc whose end nobody knows is lost, and not waited for.
-//! Does not: decide when an alloc is looked at (`runner` does).
+//! Does not: decide when an alloc is checked (`runner` does).
 
 use super::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use crate::elements;

@@ -3,8 +3,8 @@
 //!
 //! Each look that finds something new causes a report, and a write by the control plane.
 //!
-//! Guarantees: a pack is looked at once a minute, so an element that ended longer ago than that does not run again if the node is
-//! lost; another alloc is looked at when it is five times as old as at the last look, and at least each hour; the digest of an image and
+//! Guarantees: a pack is sampled once a minute, so an element that ended longer ago than that does not run again if the node is
+//! lost; another alloc is sampled when it is five times as old as at the last sample, and at least each hour; the digest of an image and
 //! a checkpoint are reported within seconds. A phase that is over within the time of a heartbeat causes no report, one that lasts a
 //! report in that time, and one that fails a report at once.
 //! Does not: look at an alloc that has ended: its end says all of this.

@@ -1,13 +1,13 @@
 //! Measures the scratch space of an alloc: the disk space that its own directories and its output take up.
 //!
 //! A quota of the file system would be exact. But few machines have one switched on, and it does not count the layers of a
-//! container. So the directories are looked at: soon after the start, and then every half a minute, but never for more than a
+//! container. So the directories are measured: soon after the start, and then every half a minute, but never for more than a
 //! twentieth of the time.
 //!
 //! Guarantees: never counts more than the alloc has: a file with several names counts once, and neither the holes of a file nor
-//! other file systems count; a look opens nothing but directories of the alloc; no look takes longer than ten seconds.
+//! other file systems count; a measurement opens only directories of the alloc, and takes ten seconds at most.
 //! Does not: stop a write, so a fast job may be over its limit for up to half a minute; count files that have no name any more, or
-//! the layers of a container; enforce the limit if a look cannot finish and has found less than the limit.
+//! the layers of a container; enforce the limit if a measurement cannot finish and has found less than the limit.
 
 use model::EndCause;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat2, statat};
@@ -79,7 +79,7 @@ pub(crate) async fn over(allowed_gib: u64, dirs: Vec<PathBuf>, most: MostScratch
 fn used(places: &[PathBuf], until: Instant, enough: u64) -> u64 {
     let mut found = DiskUse { bytes: 0, linked: BTreeSet::new(), until, enough };
     for place in places {
-        // What cannot be looked at counts as nothing.
+        // What cannot be read counts as nothing.
         match statat(CWD, place.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(root) if is_folder(&root) => found.below(place),
             Ok(_) => _ = found.add(CWD, place.as_path()),

@@ -267,7 +267,7 @@ mod tests {
     }
 
     impl Node {
-        /// With so many user ids for jobs.
+        /// With this many user ids for jobs.
         fn new(jobs: u32) -> Self {
             let root = tempfile::tempdir().unwrap();
             let data = DataDir::open(root.path()).unwrap();

@@ -146,10 +146,10 @@ struct Session {
     /// Requests to fetch that have not begun, with their ids.
     fetches: Vec<(Value, FetchArgs, Meant)>,
     waits: Vec<Wait>,
-    /// What ended before this was looked at.
+    /// Polls have read the ends before this time.
     since: Time,
     polls: u32,
-    /// How many looks failed in a row.
+    /// How many polls failed in a row.
     failed_polls: u32,
 }
 

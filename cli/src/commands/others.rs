@@ -32,7 +32,7 @@ impl Others {
         self.0.is_empty()
     }
 
-    /// Whether their jobs may be changed so. Who cannot be asked gets an error.
+    /// Whether their jobs may be changed so. Without a terminal, nobody can be asked: an error.
     pub(super) fn agree(&self, context: &mut Context<'_>, verb: &str, has_yes: bool) -> anyhow::Result<bool> {
         if has_yes || self.is_empty() {
             return Ok(true);

@@ -1,6 +1,6 @@
 //! `--watch`: shows a list again and again.
 //!
-//! Guarantees: on a terminal each look replaces the one before; in a pipe the looks follow each other. A failed look is shown,
+//! Guarantees: on a terminal each list replaces the one before; in a pipe they follow each other. An error is shown,
 //! and the next one follows; after several failed looks in a row the command fails.
 //! Does not: know what it shows.
 

@@ -21,11 +21,11 @@ use store::{DbError, Store};
 
 /// The fewest characters of a part of an id. A shorter part would fit many ids by chance.
 const SHORTEST: usize = 4;
-/// How many arrays with one name are looked at for elements that ran again.
+/// The most arrays with one name that are searched for elements that ran again.
 const MOST_ARRAYS: usize = 20;
 /// How many candidates an error lists.
 const LISTED: usize = 8;
-/// How many of the newest jobs with a name are looked at. An older one is found by its id.
+/// The most jobs with one name that are read, the newest ones. An older one is found by its id.
 const NAMED: usize = 200;
 /// How many jobs whose names begin with a word are found.
 const SOUGHT: usize = 50;

@@ -16,7 +16,7 @@ use store::{DbError, End, Ended, Store};
 
 /// How many ended jobs are known of each kind of end: those that ended last.
 const KEPT: usize = 500;
-/// Jobs that ended within this time are read at each look. Later the list that is read seldom has them.
+/// Each refresh reads the jobs that ended within this time. Older ones are in a list that is read seldom.
 const LATELY: Span = Span::from_s(120);
 /// How many of these jobs are read.
 const AGAIN: usize = 50;

@@ -1,6 +1,6 @@
 //! Stored jobs, the newest first, from the indexes of ids and names.
 //!
-//! Guarantees: it stops reading when it has the wanted jobs, or has looked at as many as it may. Each row is read consistently.
+//! Guarantees: it stops reading when it has the wanted jobs, or has read as many as it may. Each row is read consistently.
 //! Does not: see a job that was submitted a moment ago, because the indexes are behind the table.
 
 use model::{Job, JobId, JobSummary, Time};
@@ -16,11 +16,11 @@ pub(crate) enum Among<'a> {
     Stored,
     /// Those with this name.
     Named(&'a str),
-    /// Those whose names begin with this text. If there are too many, some are not looked at.
+    /// Those whose names begin with this text. If there are too many, some are not read.
     NamesBeginning(&'a str),
 }
 
-/// How many jobs are wanted, and how many may be looked at for them.
+/// How many jobs are wanted, and how many may be read for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) wanted: usize,
@@ -33,7 +33,7 @@ pub(crate) struct StoredJobs {
     pub(crate) jobs: Vec<Job>,
     pub(crate) unreadable: Vec<Unreadable>,
     pub(crate) looked: usize,
-    /// Whether there may be more that were not looked at.
+    /// Whether there may be more that were not read.
     pub(crate) more: bool,
 }
 

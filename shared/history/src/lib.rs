@@ -4,7 +4,7 @@
 //! Flow: `timeline` makes the lives of the nodes from the events of slots and from the records, `uses` says from the allocs who
 //! used them, and which jobs waited, `series` counts over time, `strip` shows each slot, `cost` computes who
 //! used the nodes for how much, and `reason` why they were there.
-//! Guarantees: only the span that is asked for is read. Memory is bounded (`MOST`), and it is said if something was left out. The
+//! Guarantees: only the span that is asked for is read. Memory is bounded (`MOST`), and the past says if something was left out. The
 //! present state comes from the records, so a record makes up for a lost event where it can.
 //! Does not: go back further than allocs and events are kept (`history.finished_days`, `history.events_days`), or know a bill:
 //! prices are those of the policy at the launch.

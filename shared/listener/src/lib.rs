@@ -86,7 +86,7 @@ async fn accept(
     Ok((stream, from, permit))
 }
 
-/// The request with a body that breaks off when its sender sends nothing for so long.
+/// The request, with a body that ends with an error when its sender sends nothing for this time.
 fn with_patience(request: Request, patience: Duration) -> Request {
     if request.body().is_end_stream() {
         return request;
@@ -128,7 +128,7 @@ impl Door {
         // Answers are small, and a client waits for each, so they are sent at once.
         let _best_effort = stream.set_nodelay(true);
         let patience = self.admission.limits().patience;
-        // The kernel ends a connection whose other end takes nothing for so long.
+        // The kernel ends a connection whose other end takes nothing for this time.
         let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let _best_effort = set_tcp_user_timeout(&stream, patience_ms);
         let mut http = http1::Builder::new();

@@ -28,7 +28,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{DbError, End, Ended, Listed, Store, Unreadable, WaitingJobs, placed_last};
 
-/// How far back the jobs that ended, and the warnings, are looked at.
+/// How far back the jobs that ended, and the warnings, are read.
 pub const RECENT: Span = Span::from_s(3600);
 /// How many of the jobs that ended last are judged.
 pub const ENDED: usize = 50;

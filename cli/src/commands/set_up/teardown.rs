@@ -1,11 +1,11 @@
 //! `teardown`: ends every instance of the cluster, and proves that none is left.
 //!
 //! ```text
-//!   each look: nodes.max = 0 ──▶ drain every node ──▶ --cancel-jobs ──▶ --terminate ──▶ is anything left?
+//!   each round: nodes.max = 0 ──▶ drain every node ──▶ --cancel-jobs ──▶ --terminate ──▶ is anything left?
 //! ```
 //!
 //! Guarantees: exit code 0 means that EC2 listed no instance of the cluster for `--prove-s`, while the policy allowed no
-//! node. Each look stores such a policy again if somebody stored another one. What the looks change is printed. The command can
+//! node. Each round stores such a policy again if somebody stored another one. What the rounds change is printed. The command can
 //! be stopped and run again at any time.
 //! Does not: delete the stack, the tables or the policy.
 

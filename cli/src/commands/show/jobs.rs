@@ -1,7 +1,7 @@
 //! `jobs`: the jobs of the cluster, the newest first. An array is one line.
 //!
 //! Flow: the queue, its newest jobs, running jobs and ended jobs in a given state come from the index of the queue; jobs with a
-//! name from the index of names. For all other lists, the stored jobs are looked at from the newest on.
+//! name from the index of names. All other lists read the stored jobs from the newest on.
 //! Guarantees: a list costs what it shows, and not what is stored, unless `--all` asks for rare jobs. The indexes may be a moment
 //! behind. A list that is cut says so.
 //! Does not: change anything.
@@ -66,7 +66,7 @@ enum Cut {
     Not,
     /// There are more of these jobs.
     More,
-    /// There may be more of these jobs: not all stored jobs were looked at.
+    /// There may be more of these jobs: not all stored jobs were read.
     NotLooked,
 }
 
@@ -143,7 +143,7 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
     Ok((jobs, cut))
 }
 
-/// The `limit` jobs that ended last as the filter says, and whether some were not looked at, because `most_read` were.
+/// The `limit` jobs that ended last as the filter says, and whether some were not read, because `most_read` were.
 async fn ended(
     store: &Store,
     filter: &JobFilter,

@@ -108,8 +108,8 @@ impl<'a> Brake<'a> {
         self.part().map_or(self.now, |part| part.since_at)
     }
 
-    /// Whether it is unusual to take away so many of `all`. What a release let go in the same trouble still counts:
-    /// otherwise the rest would be small enough to go without having been shown to anybody.
+    /// Whether it is unusual to take away this many of `all`. What a release let go in the same trouble still counts:
+    /// otherwise the rest would be few enough to go although nobody has released them.
     pub fn is_unusual(&self, count: usize, all: usize, threshold: Threshold) -> bool {
         let gone = self.part().map_or(0, |part| part.permit);
         let (count, all) = (count as u64, (all as u64).saturating_add(gone));
@@ -206,7 +206,7 @@ mod tests {
     const HOLD: Option<Span> = Some(Span::from_s(300));
     const AN_HOUR: Span = Span::from_s(3600);
 
-    /// The entry and the release of one brake, as the looks of its sources change them.
+    /// The entry and the release of one brake, as its sources change them.
     struct Stored {
         kind: BrakeKind,
         entry: BrakeEntry,

@@ -144,7 +144,7 @@ impl AlikeJobs {
 }
 
 impl NextJobs {
-    /// Lists these jobs, in the order of the queue, as many as are useful in a fleet with so many live allocs. The array: its limit
+    /// Lists these jobs, in the order of the queue, as many as are useful in a fleet with this many live allocs. The array: its limit
     /// keeps the job waiting.
     pub fn fill<'a>(
         &mut self,

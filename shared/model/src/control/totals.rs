@@ -13,7 +13,7 @@ use std::f64::consts::LN_2;
 
 pub type TotalsRow = EntryRow<Totals>;
 
-/// What was used so many half-lives ago does not count.
+/// What was used this many half-lives ago does not count.
 const HALF_LIVES: f64 = 20.0;
 
 /// Less than this is nothing, in vCPU-seconds.

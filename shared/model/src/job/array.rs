@@ -45,7 +45,7 @@ impl Array {
         u32::from_be_bytes([0, a, b, c])
     }
 
-    /// The array whose ids come so many arrays later.
+    /// The array whose ids come this many arrays later.
     pub const fn behind(self, arrays: u32) -> Self {
         Self(self.0.saturating_add(arrays as u128))
     }

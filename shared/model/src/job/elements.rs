@@ -35,7 +35,7 @@ pub struct Pack {
     /// How many of them run at the same time. They share what the job needs.
     #[serde(default = "crate::left_out::one", skip_serializing_if = "crate::left_out::is_one")]
     pub at_once: u32,
-    /// When so many of them have failed, no other one begins; `None`: there is no bound. A job has its bound beside its pack.
+    /// When this many of them have failed, no other one begins; `None`: there is no bound. A job has its bound beside its pack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_failures: Option<NonZeroU32>,
 }
@@ -46,7 +46,7 @@ impl Pack {
         Self { elements, at_once: 1, max_failures: None }
     }
 
-    /// Whether no other element begins after so many failures.
+    /// Whether no other element begins after this many failures.
     pub fn is_over_with(&self, failed: u64) -> bool {
         self.max_failures.is_some_and(|max| failed >= u64::from(max.get()))
     }

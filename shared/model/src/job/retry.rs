@@ -300,7 +300,7 @@ impl RetryRule {
         self.causes.iter().all(is_named)
     }
 
-    /// The rule that such an end is tried again so often.
+    /// The rule that such an end is tried again this often.
     pub(crate) fn of(cause: CauseWord, times: u32) -> Self {
         let again = Again { times: Some(times), ..Again::default() };
         let then = if times == 0 { RuleAction::Fail } else { RuleAction::Again(again) };

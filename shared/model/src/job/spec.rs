@@ -46,7 +46,7 @@ pub struct JobSpec {
     pub after: BTreeMap<JobId, AfterEnd>,
     /// It is not placed before.
     pub not_before_at: Option<Moment>,
-    /// It ends if it has not begun so long after its submission; 0 for never.
+    /// It is rejected if it has not begun this long after its submission; 0 for never.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub give_up_after_s: u64,
     #[serde(flatten)]

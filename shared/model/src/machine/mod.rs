@@ -132,7 +132,7 @@ impl MachineNeed {
         one.into_iter().flatten().chain(labels).chain(self.containers.then(|| "containers".to_owned())).collect()
     }
 
-    /// The mistakes in this request of work with so many GPUs, in the words of the command's options.
+    /// The mistakes in this request of work with this many GPUs, in the words of the command's options.
     pub fn mistakes(&self, gpus: u32) -> Vec<String> {
         let mut mistakes = Mistakes::default();
         self.check(gpus, &mut mistakes);

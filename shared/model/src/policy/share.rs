@@ -51,7 +51,7 @@ pub struct WorkAmount {
 }
 
 impl WorkAmount {
-    /// What so many members with these needs take, as a part of no job and without a price.
+    /// What this many members with these needs take, without a job and without a price.
     pub fn of(needs: &Needs, members: u32) -> Self {
         let nodes = u64::from(members);
         let all = |each: u32| u64::from(each).saturating_mul(nodes);

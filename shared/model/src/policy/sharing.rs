@@ -13,7 +13,7 @@ impl Shares {
         Span::from_ms((self.half_life_h * 3_600_000.0) as i64)
     }
 
-    /// How much so many members with these needs take, in vCPUs: the most of what they need.
+    /// How much this many members with these needs take, in vCPUs: by the largest of their vCPUs, memory and GPUs.
     pub fn vcpus(&self, needs: &Needs, members: u32) -> f64 {
         let memory = needs.memory_mib as f64 / 1024.0 / self.gib_per_vcpu;
         f64::from(needs.vcpus).max(memory).max(f64::from(needs.gpus) * self.vcpus_per_gpu) * f64::from(members)
@@ -101,7 +101,7 @@ impl Policy {
         self.share(share, by).and_then(of_share).or_else(of_person).or_else(|| self.lacks_licence(needs))
     }
 
-    /// What the job needs of licences that the policy does not have, or not so many of.
+    /// The licences that the job needs and the policy does not have, or has too few of.
     fn lacks_licence(&self, needs: &Needs) -> Option<String> {
         let known = &self.limits.licences;
         let lacking = needs.licences.iter().find(|(name, many)| known.get(*name).is_none_or(|all| *many > all));

@@ -62,7 +62,7 @@ pub struct Handle {
 /// How long a tombstone stays. If a disk comes back later, its handles are unknown. The time is no longer, because each handle
 /// report reads all rows of its node.
 const TOMBSTONE: Span = Span::from_s(3600);
-/// A node that still has a handle so long after the order to destroy it seems unable to destroy it. An event and `status` then name
+/// A node that still has a handle this long after the order to destroy it seems unable to destroy it. An event and `status` then name
 /// the handle. If it is a cache, the next alloc that names it takes it back. The row is due this often, so that `status` finds it
 /// among the rows that are due soon.
 pub const STUCK_AFTER: Span = Span::from_s(600);

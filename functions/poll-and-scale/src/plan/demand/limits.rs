@@ -67,7 +67,7 @@ impl<'a> WorkInUse<'a> {
         needs.nodes == 1 || !self.jobs.contains(&job)
     }
 
-    /// What so many more members of a job add.
+    /// What this many more members of a job add.
     fn amount(&self, job: JobId, needs: &Needs, (members, dollars_per_hour): (u32, Usd)) -> WorkAmount {
         let running = self.counts_anew(job, needs).into();
         WorkAmount { running, dollars_per_hour, ..WorkAmount::of(needs, members) }

@@ -10,7 +10,7 @@ use model::policy::NO_SHARE;
 use model::{JobSummary, Policy};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A job that a plan takes from the queue counts for so long in advance, in seconds.
+/// A job that a plan takes from the queue counts at once as if it had run for this time, in seconds.
 const PLANNED_S: f64 = 600.0;
 
 /// The demands that wait, in the order in which they are served.
@@ -56,7 +56,7 @@ impl<'a> Turns<'a> {
         waiting.min_by(|a, b| a.used.total_cmp(&b.used))?.wants.pop_front()
     }
 
-    /// Counts so many members of this job as used.
+    /// Counts this many members of this job as used.
     pub(super) fn count(&mut self, job: &JobSummary, members: u32) {
         let vcpus = self.policy.shares.vcpus(&job.needs, members);
         if let Some(queue) = self.queue_of(job) {
