@@ -53,6 +53,41 @@ print(cluster._batch._process.pid, flush=True)
 print(cluster.results(jobs))
 """
 
+# What two children print that were forked after the cluster was used, one of them with the lock of their parent held.
+FORKED = """
+import multiprocessing, nodekeeper
+cluster = nodekeeper.Cluster()
+print(cluster.submit("echo parent").result(), end="", flush=True)
+def work(n):
+    return cluster.submit(f"echo {n}").result(timeout=60)
+with cluster._lock:
+    pool = multiprocessing.get_context("fork").Pool(2)
+with pool:
+    print(pool.map_async(work, ["one", "two"]).get(timeout=100))
+"""
+# The ids of calls of a function, and what is said of one that fails.
+PLACED = """
+import nodekeeper
+def half(n):
+    inner = lambda: 1 / n
+    return inner()
+cluster = nodekeeper.Cluster(key="placed")
+print(*(job.id for job in cluster.map(half, [1, 2, 4])))
+try:
+    cluster.map(half, [0])[0].result()
+except nodekeeper.JobFailed as error:
+    print(error)
+"""
+BYTES = """
+import sys, nodekeeper
+job = nodekeeper.Cluster().submit(["python3", "-c", "import os; os.write(1, bytes(range(256)))"]).wait()
+print(job.logs().stdout_bytes == bytes(range(256)))
+try:
+    job.result()
+except nodekeeper.NodekeeperError as error:
+    print(error)
+"""
+
 
 def test(local):
     work = pathlib.Path(local.dir.name, "work")
@@ -69,6 +104,13 @@ def test(local):
     fields(local, python)
     errors(python, work)
     repeated(local, python, env, work)
+    said = python("-c", FORKED)
+    check("a cluster that was used before a fork works in the children", said.stdout == "parent\n['one\\n', 'two\\n']\n", said)
+    first, moved = python("-c", PLACED), python("-c", PLACED.replace("def half", "# a comment\n\ndef half"))
+    check("a line above a function makes no new job", first.stdout and first.stdout.splitlines()[0] == moved.stdout.splitlines()[0], (first, moved))
+    check("an error says the line within the function", "line 1, in <lambda>" in first.stdout and "line 3, in half" in first.stdout, first)
+    said = python("-c", BYTES)
+    check("bytes that are no text come as they are", said.stdout.startswith("True\nwhat job ") and "stdout_bytes has it" in said.stdout, said)
     wheel(local, python, work)
 
 

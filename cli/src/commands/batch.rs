@@ -13,6 +13,8 @@ use crate::console::{Cluster, Context, ErrorKind, Exit, Screen, UsageError, Wall
 use crate::view::find::{Finder, Meant};
 use crate::view::{JobRow, with};
 use anyhow::bail;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use clap::{Args, FromArgMatches};
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -328,15 +330,18 @@ impl Session {
 }
 
 async fn logs_of(cluster: Cluster, clock: WallClock, job: String) -> anyhow::Result<Value> {
-    let mut texts = Vec::new();
-    let mut is_missing = false;
-    for stream in ["--stdout", "--stderr"] {
-        let args: LogsArgs = arguments(&[job.as_str(), stream])?;
+    let (mut answer, mut is_missing) = (Map::new(), false);
+    for stream in ["stdout", "stderr"] {
+        let args: LogsArgs = arguments(&[job.as_str(), &format!("--{stream}")])?;
         let mut output = Captured::new(&clock);
         is_missing |= logs::logs(&mut output.context(&cluster), &args).await? != Exit::Done;
-        texts.push(String::from_utf8_lossy(&output.out).into_owned());
+        // JSON has no bytes that are not text.
+        if std::str::from_utf8(&output.out).is_err() {
+            answer.insert(format!("{stream}_base64"), BASE64_STANDARD.encode(&output.out).into());
+        }
+        answer.insert(stream.to_owned(), String::from_utf8_lossy(&output.out).into());
     }
-    Ok(json!({"stdout": texts.first(), "stderr": texts.get(1), "missing": is_missing}))
+    Ok(with(Value::Object(answer), json!({"missing": is_missing})))
 }
 
 async fn fetch_one(

@@ -6,6 +6,7 @@ Does not: keep anything. What is known of a job is what the cluster says.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import secrets
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import AbstractContextManager, suppress
@@ -38,11 +40,12 @@ LINES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Logs:
-    """What a job printed. A part of it may be missing: its node was lost, for example."""
+    """What a job printed. A part of it may be missing: its node was lost, for example. `stdout` lacks what is not UTF-8."""
 
     stdout: str
     stderr: str
     missing: bool
+    stdout_bytes: bytes
 
 
 @dataclass(eq=False)
@@ -67,7 +70,8 @@ class Job(Generic[T]):
 
     def logs(self) -> Logs:
         answer = self.cluster._ask(logs=self.id)
-        return Logs(answer["stdout"], answer["stderr"], answer["missing"])
+        stdout = base64.b64decode(answer["stdout_base64"]) if "stdout_base64" in answer else answer["stdout"].encode()
+        return Logs(answer["stdout"], answer["stderr"], answer["missing"], stdout)
 
     def fetch(self, folder: str | os.PathLike[str] = ".", path: str = ".") -> None:
         """Gets the files that the job keeps (`outputs`) into this folder."""
@@ -107,9 +111,16 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._command = [program or find_program(), *(["--cluster", name] if name else [])]
         self._key, self._run = key, key or f"run-{secrets.token_hex(8)}"
         self._progress, self._folder = progress, Path.cwd()
+        self._begin()
+        here = weakref.ref(self)
+        # A child has no thread of its parent, so it needs a program of its own.
+        os.register_at_fork(after_in_child=lambda: (cluster := here()) and cluster._begin())
+
+    def _begin(self) -> Cluster:
         self._lock = threading.Lock()
         self._batch: Batch | None = None
         self._ends: dict[str, futures.Future[Row]] = {}
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -127,7 +138,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def submit_all(self, lines: Iterable[Mapping[str, Any]]) -> list[Job[str]]:
         """Submits a job for each of these lines, in one request: their fields, `command` and `key`."""
-        return self._submit(lines, lambda job: job.logs().stdout)
+        return self._submit(lines, _printed)
 
     def map(self, function: Callable[[Any], T], inputs: Iterable[Any], *, key: str | None = None, python: str = "python3",
             **fields: Unpack[Fields]) -> list[Job[T]]:
@@ -154,7 +165,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     def job(self, name: str) -> Job[str]:
         """A job that is there, by its id, a part of it, or its name."""
         row = self._ask(list=[name])["rows"][0]
-        return Job(self, row["job_id"], row, _value=lambda job: job.logs().stdout)
+        return Job(self, row["job_id"], row, _value=_printed)
 
     def refresh(self, jobs: Iterable[Job[Any]]) -> None:
         """Asks how these jobs are now."""
@@ -276,6 +287,13 @@ def _fail(ends: Iterable[futures.Future[Row]], error: BaseException) -> None:
     """Gives this error to all that have not ended."""
     for end in (end for end in ends if not end.done()):
         end.set_exception(error)
+
+
+def _printed(job: Job[Any]) -> str:
+    try:
+        return job.logs().stdout_bytes.decode()
+    except UnicodeDecodeError as error:
+        raise NodekeeperError(f"what job {job.id} printed is not UTF-8: logs().stdout_bytes has it") from error
 
 
 def _returned(job: Job[Any]) -> Any:

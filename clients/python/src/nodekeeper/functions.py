@@ -6,8 +6,10 @@ import io
 import pickle
 import sys
 import zipfile
+from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from .errors import WrongRequest
@@ -23,7 +25,14 @@ def dump(what: Any) -> bytes:
     except ImportError as error:
         raise WrongRequest("map needs cloudpickle: pip install 'nodekeeper[map]'") from error
     try:
-        return bytes(cloudpickle.dumps(what))
+        table, pickled = cloudpickle.Pickler.dispatch_table, io.BytesIO()
+
+        class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+            # The lines of a function count from its first one: it stays the same when something above it changes.
+            dispatch_table = ChainMap({CodeType: lambda code: table[CodeType](code.replace(co_firstlineno=1))}, table)
+
+        Pickler(pickled).dump(what)
+        return pickled.getvalue()
     except (TypeError, pickle.PicklingError) as error:
         raise WrongRequest(f"{what!r} cannot be sent to a node: {error}") from error
 
