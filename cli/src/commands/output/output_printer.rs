@@ -74,10 +74,6 @@ impl Text {
         self
     }
 
-    fn last_lines(&self, lines: usize) -> Self {
-        self.from(begin_of_last(&self.bytes, lines) as u64)
-    }
-
     /// The number of lines. The last line may lack its line end.
     pub(crate) fn lines(&self) -> usize {
         let ends = self.bytes.iter().filter(|byte| **byte == b'\n').count();
@@ -105,8 +101,8 @@ pub(crate) struct Printer {
     came: u64,
     /// The beginnings of characters whose rest has not come: of standard output, and of standard error.
     begun: [Vec<u8>; 2],
-    /// The number of last lines to hold back, and the last lines of what has come.
-    tail: Option<(usize, Text)>,
+    /// The number of last lines to hold back, the last lines of what has come, and whether these begin with a whole line, wherever in the output the reading began.
+    pub(crate) tail: Option<(usize, Text, bool)>,
     /// Whether something could not be written.
     pub(crate) is_cut: bool,
 }
@@ -118,22 +114,24 @@ impl Printer {
 
     /// From now on, holds back this many last lines of what comes, until `release`. `None`: prints all as it comes.
     pub(crate) fn hold(&mut self, lines: Option<usize>) {
-        self.tail = lines.map(|lines| (lines, Text::default()));
+        self.tail = lines.map(|lines| (lines, Text::default(), false));
     }
 
     /// Prints the lines that were held back. What comes later is printed as it comes.
     pub(crate) fn release(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         match self.tail.take() {
-            Some((_, last)) => self.print(context, &last),
+            Some((_, last, _)) => self.print(context, &last),
             None => Ok(()),
         }
     }
 
     pub(crate) fn print(&mut self, context: &mut Context<'_>, text: &Text) -> anyhow::Result<()> {
         let (route, begin) = (self.route, self.came);
-        if let Some((lines, last)) = &mut self.tail {
+        if let Some((lines, last, is_whole)) = &mut self.tail {
             last.add(route, text);
-            *last = last.last_lines(*lines);
+            let begin = begin_of_last(&last.bytes, *lines) as u64;
+            *is_whole |= begin > 0;
+            *last = last.from(begin);
             return Ok(());
         }
         self.came = begin.saturating_add(text.bytes.len() as u64);
@@ -219,11 +217,11 @@ mod tests {
 
     #[test]
     fn the_last_lines_of_a_text() {
-        let last = |lines| text(b"one\ntwo\nthree\n").last_lines(lines).bytes;
+        let of = |bytes: &[u8], lines| text(bytes).from(begin_of_last(bytes, lines) as u64).bytes;
+        let last = |lines| of(b"one\ntwo\nthree\n", lines);
         let expected: [&[u8]; 5] = [b"", b"three\n", b"two\nthree\n", b"one\ntwo\nthree\n", b"one\ntwo\nthree\n"];
         assert_eq!([0, 1, 2, 3, 9].map(last), expected);
         let short: [&[u8]; 4] = [b"b", b"", b"\n", b"\xff\n"];
-        let of = |bytes: &[u8], lines| text(bytes).last_lines(lines).bytes;
         assert_eq!([of(b"a\nb", 1), of(b"", 3), of(b"\n", 1), of(b"a\n\xff\n", 1)], short);
         assert_eq!([&b"a\nb\n"[..], b"a\nb", b"", b"\n"].map(|bytes| text(bytes).lines()), [2, 2, 0, 1]);
     }

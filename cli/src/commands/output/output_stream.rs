@@ -251,6 +251,13 @@ impl<'a> OutputStream<'a> {
         let from = output.at.unwrap_or_else(begin);
         let (to, why) =
             stored_output::print(self.cluster, context, &mut self.printer, place, from..stored.size).await?;
+        if output.at.is_none() && from > 0 && matches!(self.printer.tail, Some((_, _, false))) {
+            self.misses = true;
+            writeln!(
+                context.err,
+                "the first line began before what is read for --tail: --stdout and --stderr read all"
+            )?;
+        }
         if output.at.is_none_or(|at| at < to) {
             (output.at, output.grew_at) = (Some(to), now);
         }

@@ -179,6 +179,35 @@ async fn a_short_output_stands_in_the_row_and_needs_no_node() {
     }
 }
 
+/// A line may be longer than what is read for the last lines.
+#[tokio::test]
+async fn last_lines_of_which_the_first_began_before_what_is_read_are_no_success() {
+    let (world, s3, job, alloc) = running().await;
+    let output = format!("one\n{}\nend\n", "x".repeat(2 * model::stored::PIECE_BYTES as usize));
+    s3.put(KEY, output.as_bytes(), END);
+    end(&world, &job, &alloc, &output).await;
+    let last = async |lines: &str, more: &[&str]| {
+        let said = world.run(&[&["logs", &id(1), "--tail", lines], more].concat()).await;
+        (said.result.unwrap(), said.out.len(), said.err.contains("the first line began before what is read"))
+    };
+    assert_eq!(last("1", &[]).await, (Exit::Done, 4, false));
+    let (exit, bytes, is_said) = last("2", &[]).await;
+    assert!(exit == Exit::Code(MISSING) && bytes < output.len() - 4 && is_said);
+    assert_eq!(last("2", &["--stdout"]).await, (Exit::Done, output.len() - 4, false));
+}
+
+/// JSON has texts only.
+#[tokio::test]
+async fn a_program_gets_bytes_that_are_no_text_as_they_are() {
+    let (world, s3, job, alloc) = running().await;
+    s3.put(KEY, b"a\xff\n", END);
+    end(&world, &job, &alloc, "a\u{fffd}\n").await;
+    let logs = format!(r#"{{"id": 1, "logs": "{}"}}"#, id(1));
+    let answer = super::bulk::answers(&world, &[&logs]).await.remove(0);
+    assert_eq!((&answer["stdout"], &answer["stdout_base64"]), (&"a\u{fffd}\n".into(), &"Yf8K".into()));
+    assert_eq!((&answer["stderr"], answer.get("stderr_base64"), &answer["missing"]), (&"".into(), None, &false.into()));
+}
+
 #[tokio::test]
 async fn a_running_job_shows_what_there_is_now() {
     let (world, s3, ..) = running().await;
