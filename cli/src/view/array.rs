@@ -3,7 +3,7 @@
 //! Guarantees: elements that are jobs and elements of packs look the same.
 //! Does not: know of jobs that are not given. Rows of ended jobs are deleted after a while.
 
-use model::{EndCause, Job, JobState, JobSummary, Outcome, Ranges};
+use model::{EndCause, Job, JobState, JobSummary, Outcome, Ranges, Reason};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -80,7 +80,9 @@ pub(crate) fn alike<'j>(jobs: impl IntoIterator<Item = (&'j Job, Ranges)>) -> Ve
     };
     for (job, all) in jobs {
         let state = job.summary.state;
-        let cause = || job.cause().filter(|_| state != JobState::Complete).map(ToString::to_string).unwrap_or_default();
+        let paused = (state == JobState::Queued && job.summary.paused).then(|| Reason::Paused {}.to_string());
+        let ended = || job.cause().filter(|_| state != JobState::Complete).map(ToString::to_string);
+        let cause = || paused.clone().or_else(ended).unwrap_or_default();
         for (outcome, elements) in job.elements.results.iter() {
             let elements = elements.within(&all);
             match outcome {

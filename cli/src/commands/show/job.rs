@@ -31,6 +31,9 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
     let meant = Finder::new(&cluster).meant(&args.job).await?;
     let [id] = *meant.ids.as_slice() else { return show_array(context, &cluster, args, meant).await };
     let job = cluster.store.job(id).await?.ok_or_else(|| no_job(id))?;
+    if !args.json && meant.given_part(&job).is_some() {
+        return show_array(context, &cluster, args, meant).await;
+    }
     let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
     let waits = waits(&cluster, &job, now).await;
     if args.json {

@@ -10,7 +10,7 @@ use super::arrivals;
 use crate::commands::filter::JobFilter;
 use crate::commands::operate::demand;
 use crate::console::show::{self, Rows, or_blank, when, when_some};
-use crate::console::{Cluster, Context, Exit};
+use crate::console::{Context, Exit};
 use crate::view::array::States;
 use crate::view::find::short;
 use crate::view::next::{self, NextRun};
@@ -19,10 +19,11 @@ use crate::view::stored::{self, Among, Bounds, MOST_READ};
 use crate::view::usage::{self, Used};
 use crate::view::{JobRow, by_array};
 use clap::Args;
-use model::{JobId, JobSummary, Time};
+use model::{Array, JobId, JobSummary, Time};
 use runtime::observation::ObserveError;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::num::NonZeroUsize;
 use store::{DbError, Store, placed_last};
 
@@ -36,7 +37,7 @@ pub struct JobsArgs {
     /// Show what jobs used beside what they asked for, such as CPU time and memory. Ended jobs are shown, too
     #[arg(long, conflicts_with = "queue")]
     usage: bool,
-    /// Show at most this many jobs
+    /// Show at most this many jobs; in the table, an array counts as one
     #[arg(long, value_name = "N", default_value = "1000")]
     limit: NonZeroUsize,
     /// In the order of the queue, from its head, with running jobs at the end; by default the newest come first
@@ -73,20 +74,37 @@ enum Cut {
 async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobList> {
     let (cluster, now) = (context.cluster().await?, context.now());
     let args = &JobsArgs { filter: args.filter.of(&cluster).await?, ..args.clone() };
-    let most = match (args.queue, args.filter.is_empty()) {
-        (true, true) => args.limit.get().saturating_add(1),
-        (true, false) => MOST_READ,
-        // The queue is not listed. Only the plan is needed.
-        (false, _) => 1,
+    // How many of these jobs are in as many lines as may be shown.
+    let shown = |jobs: &[JobRow]| {
+        let mut lines = BTreeSet::new();
+        let is_shown = |JobRow { summary: job, .. }: &&JobRow| {
+            let array = job.array_count.filter(|_| !args.json && !args.usage);
+            lines.insert(array.map_or(job.job_id, |_| Array::of(job.job_id).job(0)));
+            lines.len() <= args.limit.get()
+        };
+        jobs.iter().take_while(is_shown).count()
     };
+    // If the queue is not listed, only the plan is needed.
+    let most = if args.queue { MOST_READ } else { 1 };
     let mut present = Snapshot::read(&cluster.store, cluster.cloud.as_ref(), most, now).await?;
     let (mut jobs, cut) = if args.queue {
         show::unreadable(context.err, &present.bad_jobs)?;
-        let is_cut = present.more_jobs_wait && !args.filter.is_empty();
         let waiting = std::mem::take(&mut present.jobs);
-        (waiting.iter().map(JobRow::of_summary).collect(), if is_cut { Cut::NotLooked } else { Cut::Not })
+        let cut = if present.more_jobs_wait { Cut::NotLooked } else { Cut::Not };
+        (waiting.iter().map(JobRow::of_summary).collect(), cut)
     } else {
-        newest(context, &cluster, args).await?
+        let mut wanted = args.clone();
+        loop {
+            let mut said = Vec::new();
+            let (jobs, cut) = newest(&mut said, &cluster.store, &wanted, now).await?;
+            // Many of them may be in one line.
+            let is_all = cut == Cut::Not || (wanted.limit.get() >= MOST_READ && !args.all);
+            if is_all || shown(&jobs) < jobs.len() {
+                context.err.write_all(&said)?;
+                break (jobs, cut);
+            }
+            wanted.limit = wanted.limit.saturating_add(wanted.limit.get().saturating_mul(9).max(MOST_READ));
+        }
     };
     jobs.retain(|job| args.filter.takes(&job.summary, now));
     if !args.queue {
@@ -97,14 +115,15 @@ async fn find(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::Result<JobL
     for job in jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
         job.add_live(present.waits_because(&job.summary), &places);
     }
-    let cut = if jobs.len() > args.limit.get() { Cut::More } else { cut };
-    jobs.truncate(args.limit.get());
+    let shown = shown(&jobs);
+    let cut = if shown < jobs.len() { Cut::More } else { cut };
+    jobs.truncate(shown);
     Ok(JobList { jobs, cut, next: present.next })
 }
 
 /// The newest jobs, and whether the list lacks some.
-async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -> anyhow::Result<(Vec<JobRow>, Cut)> {
-    let (store, filter, limit, now) = (&cluster.store, &args.filter, args.limit.get(), context.now());
+async fn newest(err: &mut Vec<u8>, store: &Store, args: &JobsArgs, now: Time) -> anyhow::Result<(Vec<JobRow>, Cut)> {
+    let (filter, limit) = (&args.filter, args.limit.get());
     let (among, since, has_ended) = (filter.among(), filter.since(now), args.all || args.usage);
     let (mut jobs, mut cut) = (Vec::new(), Cut::Not);
     if (has_ended && filter.states().is_empty()) || !matches!(among, Among::Stored) {
@@ -112,23 +131,20 @@ async fn newest(context: &mut Context<'_>, cluster: &Cluster, args: &JobsArgs) -
         let is_wanted = |job: &JobSummary| has_ended || filter.wants_ended() || !job.state.is_ended();
         let takes = |job: &JobSummary| is_wanted(job) && filter.takes(job, now);
         let read = stored::newest(store, &among, since, bounds, takes).await?;
-        show::unreadable(context.err, &read.unreadable)?;
+        show::unreadable(err, &read.unreadable)?;
         if read.looked > MOST_READ {
-            writeln!(context.err, "{} stored jobs were looked at", read.looked)?;
+            writeln!(err, "{} stored jobs were looked at", read.looked)?;
         }
         let cut = if read.more { Cut::NotLooked } else { Cut::Not };
         return Ok((read.jobs.iter().map(JobRow::of).collect(), cut));
     }
     if filter.wants_live() {
-        let (most, cut_here) = match filter.owner.is_empty() {
-            true => (limit.saturating_add(1), Cut::More),
-            false => (MOST_READ, Cut::NotLooked),
-        };
+        let most = if filter.owner.is_empty() { limit.saturating_add(1) } else { MOST_READ };
         let (waiting, placed) = (store.waiting_newest(most).await?, store.placed().await?);
-        show::unreadable(context.err, &waiting.unreadable)?;
-        show::unreadable(context.err, &placed.unreadable)?;
+        show::unreadable(err, &waiting.unreadable)?;
+        show::unreadable(err, &placed.unreadable)?;
         if waiting.end.is_some() {
-            cut = cut_here;
+            cut = Cut::NotLooked;
         }
         jobs.extend(placed_last(waiting.jobs, placed.rows).iter().map(JobRow::of_summary));
     }
@@ -192,16 +208,15 @@ pub(crate) async fn list(context: &mut Context<'_>, args: &JobsArgs) -> anyhow::
         writeln!(context.out, "{line}")?;
     }
     let (limit, first) = (args.limit.get(), if args.queue { "first" } else { "newest" });
-    match (cut, args.queue) {
-        (Cut::Not, _) => {}
-        (Cut::More, _) => {
+    let more = if args.queue { "" } else { "; --all looks at every stored job" };
+    match cut {
+        Cut::Not => {}
+        Cut::More => {
             writeln!(context.err, "the {first} {limit} are shown, and there are more: --limit N shows N of them")?;
         }
-        (Cut::NotLooked, true) => writeln!(context.err, "only the first {MOST_READ} waiting jobs were looked at")?,
-        (Cut::NotLooked, false) => writeln!(
-            context.err,
-            "there may be more: only the newest {MOST_READ} were looked at; --all looks at every stored job"
-        )?,
+        Cut::NotLooked => {
+            writeln!(context.err, "there may be more: only the {first} {MOST_READ} were looked at{more}")?;
+        }
     }
     Ok(Exit::Done)
 }

@@ -410,6 +410,28 @@ async fn a_key_is_the_same_job_although_no_size_offers_it_any_more() {
     assert!(world.run(&["submit", "--vcpus", "2", "--", "true"]).await.error().contains("--vcpus 2"));
 }
 
+/// The limit is one of lines.
+#[tokio::test]
+async fn a_large_array_hides_no_other_job_and_is_counted_whole() {
+    let mut world = World::with_policy().await;
+    world.run(&["submit", "--name", "old", "--", "true"]).await.done();
+    world.now = world.now + Span::from_s(9);
+    world.run(&["submit", "--name", "wide", "--array", "0-39", "--", "true"]).await.done();
+    for more in [&[][..], &["--all"], &["--queue"]] {
+        let line = [&["jobs", "--limit", "2"], more].concat();
+        let said = world.run(&line).await;
+        assert!(said.out.contains(" 40 queued ") && said.out.contains(" old "), "{line:?}: {}", said.out);
+        assert_eq!((said.out.lines().count(), said.err.as_str()), (3, ""), "{line:?}: {}", said.out);
+    }
+    let said = world.run(&["jobs", "--limit", "1"]).await;
+    assert!(said.out.contains(" 40 queued ") && !said.out.contains(" old "), "{}", said.out);
+    assert_eq!(said.err, "the newest 1 are shown, and there are more: --limit N shows N of them\n");
+    assert_eq!(world.run(&["jobs", "--limit", "5", "--json"]).await.json().as_array().unwrap().len(), 5);
+    world.run(&["cancel", "wide", "--yes"]).await.done();
+    let said = world.run(&["jobs", "--state", "cancelled", "--limit", "1"]).await;
+    assert!(said.out.contains(" 40 cancelled "), "{}", said.out);
+}
+
 #[tokio::test]
 async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
     let world = World::with_policy().await;
@@ -431,6 +453,9 @@ async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
     let shape = world.run(&["job", "sweep", "--json"]).await.json();
     assert_eq!((&shape["array_count"], &shape["states"]["queued"]), (&5.into(), &3.into()));
     assert_eq!(shape["alike"][0]["elements"], "1-2");
+    world.run(&["pause", "sweep[4]"]).await.done();
+    let shown = world.run(&["job", "sweep"]).await.done();
+    assert!(shown.contains("\n4         queued     it is paused: "), "{shown}");
     let one = world.run(&["job", "sweep[3]", "--json"]).await.json();
     assert_eq!(one["env"]["NODEKEEPER_ARRAY_INDEX"], "3");
     world.run(&["submit", "--name", "packs", "--count", "6", "--pack", "3", "--", "work"]).await.done();
@@ -438,5 +463,7 @@ async fn an_array_is_one_line_of_a_list_and_one_thing_to_look_at() {
     assert!(list.contains("6 queued"), "{list}");
     assert!(world.run(&["job", "packs[9]"]).await.error().contains("no stored job with the number 9"));
     let pack = world.run(&["job", "packs[4]"]).await.done();
-    assert!(pack.contains("3-5"), "the pack of element 4: {pack}");
+    let lines: Vec<&str> = pack.lines().collect();
+    assert!(lines.ends_with(&["ELEMENTS  STATE   CAUSE", "4         queued"]), "element 4 alone: {pack}");
+    assert_eq!(world.run(&["job", "packs[4]", "--json"]).await.json()["pack"]["elements"], "3-5");
 }
