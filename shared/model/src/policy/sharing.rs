@@ -3,6 +3,7 @@
 //! Guarantees: a job belongs to a share of which its submitter is a member, or to the default one.
 //! Does not: know what a share may have; [`super::Share`] does.
 
+use super::Size;
 use super::share::{NO_SHARE, Share, WorkAmount, WorkLimits};
 use super::types::{Policy, Shares};
 use crate::names::matches;
@@ -91,14 +92,23 @@ impl Policy {
 
     /// Which limit never lets this job start, whatever else runs. A limit of no jobs at all is for a while.
     pub fn never_allows(&self, (share, by): (Option<&str>, Option<&str>), needs: &Needs) -> Option<String> {
-        let own = WorkAmount::of(needs, needs.nodes);
         let too_small = |limits: &WorkLimits, whose: &str| {
+            let least = limits.dollars_per_hour.map_or(Usd::ZERO, |_| self.least_price(needs));
+            let own = WorkAmount { dollars_per_hour: least, ..WorkAmount::of(needs, needs.nodes) };
             let (what, most) = limits.exceeded(&own)?;
             Some(format!("it needs more than {most} {what}, the most that {whose} may have at the same time"))
         };
         let of_share = |share: &Share| too_small(&share.limits, &format!("share {}", share.name));
         let of_person = || too_small(&self.person, by.unwrap_or("a person"));
         self.share(share, by).and_then(of_share).or_else(of_person).or_else(|| self.lacks_licence(needs))
+    }
+
+    /// What a job costs an hour at least on new nodes; nothing while no size is known that has what it needs.
+    fn least_price(&self, needs: &Needs) -> Usd {
+        let (need, arch, waits) = (&needs.machine, self.default_arch(), self.waits_for_catalogue());
+        let offers = |size: &&Size| size.offers(needs.capacity(), need, (self.usable(size.capacity), arch)) && !waits;
+        let price = |size: &Size| needs.price_on(size.capacity, size.price_for(need.market));
+        self.size.iter().filter(offers).map(price).min().unwrap_or_default().times(needs.nodes.into())
     }
 
     /// The licences that the job needs and the policy does not have, or has too few of.
@@ -169,7 +179,16 @@ mod tests {
         let of = policy(&json!([
             {"name": "a", "members": ["ann"], "nodes": 2, "running": 0},
             {"name": "b", "members": ["bob"]},
+            {"name": "c", "members": ["cat"], "dollars_per_hour": 0.1},
         ]));
+        let small = &of.size[0];
+        assert_eq!((small.capacity.vcpus, small.price_per_hour), (2, Usd::from_micros(116_000)));
+        let whole = Needs { vcpus: 2, ..Needs::default() };
+        let why = of.never_allows((Some("c"), None), &whole).unwrap();
+        assert_eq!(why, "it needs more than $0.10 an hour, the most that share c may have at the same time");
+        let cheap = Needs { memory_mib: 1, ..Needs::default() };
+        assert_eq!(of.never_allows((Some("c"), None), &cheap), None);
+        assert!(of.never_allows((Some("c"), None), &Needs { nodes: 2, ..cheap }).is_some());
         let wide = Needs { nodes: 3, ..Needs::default() };
         let why = of.never_allows((None, Some("ann")), &wide).unwrap();
         assert_eq!(why, "it needs more than 2 nodes, the most that share a may have at the same time");
