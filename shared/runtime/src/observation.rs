@@ -13,7 +13,7 @@
 pub use crate::queue::{Audience, QueuePart, QueueRead};
 use crate::queue::{BEHIND_FOR_A_PERSON, FollowersRead, PutOffRead, Queued};
 use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
-use crate::shares::{SharesRead, lose_limit_turn, read_shares, take_limit_turn};
+use crate::shares::{SharesRead, free_limit_turn, lose_limit_turn, read_shares, take_limit_turn};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join_all, try_join3};
 use model::after::{Ends, Followed};
@@ -134,8 +134,11 @@ impl Lists {
         let (policy, policy_version) = control.checked_policy()?;
         let mut empty = Observation::empty(policy.clone(), policy_version, now);
         // What this run reads later is then newer than all that other runs place.
-        if audience == Audience::Turn && policy.has_limits() {
-            empty.limit_turn = take_limit_turn(store, now).await?;
+        if policy.has_limits() {
+            empty.limit_turn = match audience {
+                Audience::Turn => take_limit_turn(store, now).await?,
+                Audience::Run | Audience::Person => free_limit_turn(store, now).await?,
+            };
         }
         let is_large = is_large(&control, &policy);
         let segments = segments(is_large);

@@ -19,13 +19,16 @@ const LATE: Span = Span::from_s(120);
 /// The most ended allocs that one run counts. Of more, the newest count.
 const MOST_ENDED: usize = 100_000;
 
-/// Takes the turn; `None` while another run has it.
-pub(crate) async fn take_limit_turn(store: &Store, now: Time) -> Result<Option<PollTurn>, DbError> {
+/// The turn as a run finds it; `None` while another run has it.
+pub(crate) async fn free_limit_turn(store: &Store, now: Time) -> Result<Option<PollTurn>, DbError> {
     let last: PollTurn = store.entry(&ControlKey::LimitTurn).await?;
     let is_held = |until: &Time| now < *until && until.since(now) <= LONGEST_RUN;
-    if last.until_at.as_ref().is_some_and(is_held) {
-        return Ok(None);
-    }
+    Ok(Some(last).filter(|last| !last.until_at.as_ref().is_some_and(is_held)))
+}
+
+/// Takes the turn; `None` while another run has it.
+pub(crate) async fn take_limit_turn(store: &Store, now: Time) -> Result<Option<PollTurn>, DbError> {
+    let Some(last) = free_limit_turn(store, now).await? else { return Ok(None) };
     let turn = RunTurn { since_at: Some(now), until_at: Some(now + LONGEST_RUN) };
     unless_raced(store.write_entry(&last, &last.with(turn)).await)
 }

@@ -81,10 +81,10 @@ impl<'a> WorkInUse<'a> {
             if let Some(why) = self.policy.never_allows(owner, &job.needs) {
                 return Err(Reason::NeverAllowed { why });
             }
+            self.check(job, (want.members(), Usd::from_micros(1)))?;
             if !self.has_turn {
                 return Err(Reason::LimitTurnTaken {});
             }
-            self.check(job, (want.members(), Usd::from_micros(1)))?;
         }
         match want {
             Want::Job(job) => self.arrays.admit(job),
