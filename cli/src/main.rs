@@ -61,7 +61,7 @@ enum What {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         options: Vec<String>,
     },
-    /// Print the completion of commands and options for a shell
+    /// Print the completion for a shell; the folder of its file must be there
     Completion { shell: clap_complete::Shell },
     /// Write a manual page for each command into a directory
     Man {

@@ -123,7 +123,7 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
     let mut specs = Vec::with_capacity(waiting.len());
     for job in &waiting {
         let spec = changes.spec(job, &BTreeMap::new())?;
-        job.changed(spec.clone(), now).map_err(|e| UsageError(e.to_string()))?;
+        job.changed(spec.clone(), now).map_err(|e| UsageError(e.to_string().replacen("submitted", "changed", 1)))?;
         specs.push(spec);
     }
     accepting(&cluster, &specs).await?;

@@ -282,15 +282,19 @@ impl PolicyPlaces<'_> {
 async fn first_job(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Result<Exit> {
     writeln!(context.err, "the first job: nodekeeper run --name hello -- echo hello")?;
     let job: RunArgs = arguments(&["--name", "hello", "--", "echo", "hello"])?;
-    let exit = run::run(context, &job).await?;
-    if exit == Exit::Done {
-        writeln!(
-            context.err,
-            "the cluster works: `export NODEKEEPER_CLUSTER={}` names it for other commands",
-            args.name
-        )?;
-    } else {
-        writeln!(context.err, "the first job did not succeed: `nodekeeper doctor {}` looks for the reason", args.name)?;
+    // Its node boots within minutes, if there is one.
+    let ran = tokio::time::timeout(std::time::Duration::from_secs(900), run::run(context, &job)).await;
+    if ran.is_err() {
+        writeln!(context.err, "it has not ended in 15 minutes, and goes on: `nodekeeper job hello` says why it waits")?;
     }
+    let exit = ran.unwrap_or(Ok(Exit::Failed))?;
+    let says = match exit {
+        Exit::Done => format!("works: `export NODEKEEPER_CLUSTER={}` names it for other commands", args.name),
+        _ => format!(
+            "is there, and the first job did not succeed: `nodekeeper doctor {}` looks for the reason",
+            args.name
+        ),
+    };
+    writeln!(context.err, "the cluster {says}")?;
     Ok(exit)
 }

@@ -26,7 +26,7 @@ impl FromStr for Numbers {
                 (numbers, Some(limit.ok_or("the limit behind % must be a number of at least 1")?))
             }
         };
-        let indexes: Ranges = numbers.parse().map_err(|e| format!("{e}, with %N at the end for a limit"))?;
+        let indexes: Ranges = numbers.parse().map_err(|e| format!("{e}; steps are written out, and %N is a limit"))?;
         match indexes.last().filter(|last| *last >= MAX_ARRAY) {
             Some(last) => Err(format!("{last} is too large: numbers are below {MAX_ARRAY}")),
             None => Ok(Self { indexes, limit }),
@@ -44,6 +44,8 @@ mod tests {
         assert_eq!(of("0-3%2"), Numbers { indexes: Ranges::of(0, 3), limit: NonZeroU32::new(2) });
         assert_eq!(of("7,1,3-5,4"), Numbers { indexes: [1, 3, 4, 5, 7].into_iter().collect(), limit: None });
         assert_eq!(of("0-16777215").indexes.count(), 1 << 24);
+        let step = "0-10:2".parse::<Numbers>().unwrap_err();
+        assert!(step.ends_with("; steps are written out, and %N is a limit"), "{step}");
         for bad in ["", "a", "3-1", "0-3%0", "0-3%", "0-3%x", "0-3%+1", "16777216", "0-4294967295"] {
             assert!(bad.parse::<Numbers>().is_err(), "{bad}");
         }

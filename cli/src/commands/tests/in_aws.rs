@@ -173,6 +173,28 @@ async fn up_makes_a_cluster_with_a_policy_of_what_is_there_and_a_second_one_chan
     assert_eq!(account.calls().matches("s3 cp --only-show-errors").count(), 2, "{}", account.calls());
 }
 
+/// In CI nobody presses Ctrl-C.
+#[tokio::test]
+async fn the_first_job_is_waited_for_a_quarter_of_an_hour_and_not_for_ever() {
+    let account = Account::new(false).await;
+    let policy = account.policy();
+    let paused = async {
+        while account.world.store().queue_listed(10).await.unwrap().jobs.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        tokio::time::pause();
+        std::future::pending::<()>().await;
+    };
+    let line = ["up", "test", "--yes", "--policy", &policy];
+    let said = tokio::select! { said = account.world.run(&line) => said, () = paused => unreachable!() };
+    assert_eq!(said.result.unwrap(), Exit::Failed);
+    assert!(
+        said.err.contains("it has not ended in 15 minutes, and goes on: `nodekeeper job hello` says"),
+        "{}",
+        said.err
+    );
+}
+
 #[tokio::test]
 async fn nodes_of_arm64_have_an_image_sizes_and_an_agent_of_arm64() {
     let image =

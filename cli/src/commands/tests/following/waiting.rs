@@ -158,6 +158,7 @@ async fn a_change_is_checked_as_a_submission_is() {
     assert_eq!(reason, "by ann: memory_mib = 2048, priority = 900, timeout_s = 3600");
     assert_eq!(world.run(&["change", "one", "--priority", "900"]).await.done(), format!("{id} is like that already\n"));
     let wrong = world.run(&["change", "one", "--priority", "1001", "--vcpus", "0"]).await.error();
+    assert!(wrong.starts_with("the job was not changed: "), "{wrong}");
     assert!(wrong.contains("--priority must be 0 to 1000") && wrong.contains("--vcpus must be at least 1"), "{wrong}");
     let stays = world.run(&["change", "one", "--image", "alpine"]).await.error();
     assert!(stays.contains("the image of a job stays"), "{stays}");
