@@ -6,17 +6,18 @@
 use crate::commands::filter::OwnerFilter;
 use crate::console::show::{self, Rows, dollars, moment, or_blank, rough, several};
 use crate::console::{Context, UsageError};
+use anyhow::bail;
 use clap::Args;
 use history::{By, CostLine, CountedBy, History, LONGEST, Report};
 use model::Span;
-use model::amounts::seconds;
+use model::amounts::Moment;
 use std::num::NonZeroUsize;
 
 #[derive(Args, Clone, Debug)]
 pub struct CostArgs {
-    /// How far back: a number with s, m, h or d
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
-    since: Span,
+    /// Since when: 12h, 30d, a date or a time
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    since: Moment,
     /// What each line is: name, job, person, share, label KEY, size or reason. A size has its price. A reason says why nodes were there, and each
     /// moment of each node has one
     #[arg(long, value_name = "WHAT", default_value = "name", num_args = 1..=2)]
@@ -31,32 +32,28 @@ pub struct CostArgs {
     json: bool,
 }
 
-/// Parses a length of time that the events cover.
-fn span(text: &str) -> Result<Span, String> {
-    let s = seconds(text).map_err(|_| "give a number with s, m, h or d, like 24h".to_owned())?;
-    match i64::try_from(s).map(Span::from_s) {
-        Ok(span) if s > 0 && span <= LONGEST => Ok(span),
-        _ => Err(format!("give at least 1 s and at most {} days", LONGEST.as_ms() / 86_400_000)),
-    }
-}
-
 pub(crate) async fn run(context: &mut Context<'_>, args: &CostArgs) -> anyhow::Result<()> {
     let by = By::try_from(args.by.join(":")).map_err(|e| UsageError(format!("--by: {e}, such as --by label team")))?;
     if matches!(by, By::Size | By::Reason) && !args.owner.is_empty() {
         let message = "a size and a reason have no person and no label: give --mine and --label with another --by";
         return Err(UsageError(message.into()).into());
     }
-    let (cluster, now) = (context.cluster().await?, context.now());
+    let now = context.now();
+    let since = now.since(args.since.before(now));
+    if since <= Span::ZERO || since > LONGEST {
+        bail!(UsageError(format!("--since: give a time of the last {} days", LONGEST.as_ms() / 86_400_000)));
+    }
+    let cluster = context.cluster().await?;
     let owner = args.owner.of(&cluster).await?;
     let takes = |job: &CountedBy| owner.takes(job.by.as_deref(), &job.labels);
     let takes: Option<&dyn Fn(&CountedBy) -> bool> = if owner.is_empty() { None } else { Some(&takes) };
-    let past = History::read_costs(&cluster.store, args.since, now).await?;
-    if past.from > now - args.since {
+    let past = History::read_costs(&cluster.store, since, now).await?;
+    if past.from > now - since {
         let kept = rough(now.since(past.from));
         let limit = "history.finished_days and history.events_days";
         writeln!(context.err, "ended jobs and events are kept for {kept} ({limit}): only this time counts")?;
     }
-    let mut report = Report::of(&past, args.since, by, takes);
+    let mut report = Report::of(&past, since, by, takes);
     let more = report.lines.len().saturating_sub(args.limit.get());
     report.lines.truncate(args.limit.get());
     if args.json {
@@ -124,19 +121,4 @@ fn print(context: &mut Context<'_>, report: &Report, now: model::time::Time) -> 
 /// Node time: hours with two digits, or a time below one hour in one unit.
 fn time(s: i64) -> String {
     if s < 3600 { rough(Span::from_s(s)) } else { format!("{:.2} h", s as f64 / 3600.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_has_a_number_and_a_unit() {
-        for (text, s) in [("90s", 90), ("30m", 1800), ("24h", 86_400), ("7d", 604_800), ("1h30m", 5400), ("90", 90)] {
-            assert_eq!(span(text), Ok(Span::from_s(s)), "{text}");
-        }
-        for bad in ["", "h", "0h", "-1h", "100d", "99999999999999999d", "5é"] {
-            assert!(span(bad).is_err(), "{bad}");
-        }
-    }
 }
