@@ -197,7 +197,7 @@ async fn jobs_are_shown_by_share_and_by_person() {
     }
     // The stored policy names the queues of shares.
     let shares = json!({"share": [{"name": "lab"}, {"name": "night"}]});
-    served.store.write(None, &PolicyRow::of_document(&shares, None), Vec::new()).await.unwrap();
+    served.store.write(None, &PolicyRow::of_document(&shares, None, at(0)), Vec::new()).await.unwrap();
     let (one, two) = (json!({"queued": 1}), json!({"queued": 2}));
     let by_share = served.json("/api/jobs?group=share").await;
     let others = json!({"placed": 1, "failed": 1, "queued": 2, "complete": 1});

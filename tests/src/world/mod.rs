@@ -465,7 +465,7 @@ pub fn invariant_one_copy_of_a_member(allocs: &[model::AllocSummary]) {
 pub async fn set_policy(store: &Store, policy: &Policy) {
     let old = store.control().await.unwrap().policy;
     let row = match &old {
-        Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old)).entry),
+        Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old), Time::from_ms(0)).entry),
         None => PolicyRow::of_policy(policy),
     };
     store.write(old.as_ref(), &row, Vec::new()).await.unwrap();

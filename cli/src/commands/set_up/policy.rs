@@ -1,7 +1,7 @@
 //! `policy check`, `policy set`, `policy edit`, `policy diff`, `policy show`.
 //!
 //! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
-//! printed difference was computed. The stored policy has every default filled in, so that a release with other
+//! printed difference was computed. A file that `policy show` made from another version is refused. The stored policy has every default filled in, so that a release with other
 //! defaults changes nothing by itself. An edited text that is not stored is not lost: its file is kept.
 //! If EC2 can be asked from here, the functions know at once what the sizes of a stored policy mean, and the quotas of the account.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::control::PolicyRow;
 use model::policy::{MAX_SHARES, Size, reference};
-use model::{ActionName, Arch, Catalogue, CataloguePart, ControlKey, Offers, Policy, Subject, Time};
+use model::{ActionName, Arch, Catalogue, CataloguePart, ControlKey, Offers, Policy, Span, Subject, Time};
 use runtime::catalogue;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub enum PolicyCommand {
 /// The file of a policy.
 #[derive(Args, Clone, Debug)]
 pub struct FileArgs {
-    /// The policy as TOML (or as JSON, if the name ends in .json)
+    /// The policy as TOML or JSON; - is standard input
     file: PathBuf,
 }
 
@@ -75,20 +75,46 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
     }
 }
 
+/// The most bytes of a policy with its defaults: an item of DynamoDB has at most 400 KB.
+const MOST_STORED: usize = 350_000;
+/// How long a share is remembered that the policy does not have any more.
+const FORGOTTEN_AFTER: Span = Span::from_s(86_400);
+/// How the file of a shown policy begins, before the number of the version.
+const VERSION: &str = "# version ";
+
 pub(crate) fn read(file: &Path) -> anyhow::Result<Policy> {
-    let (shown, text) = (file.display(), bounded::file(file)?);
-    let policy = if file.extension().is_some_and(|e| e == "json") {
-        let document = strict_json::parse(&text).with_context(|| format!("{shown} is not JSON"))?;
+    parse(&bounded::file(file)?, file)
+}
+
+/// The text of a file, or of standard input if it is `-`.
+fn text_of(context: &mut Context<'_>, file: &Path) -> anyhow::Result<String> {
+    if file.as_os_str() != "-" {
+        return bounded::file(file);
+    }
+    let bytes = bounded::bytes(&mut *context.input, "standard input", bounded::MOST)?;
+    Ok(bounded::text(&bytes, "standard input")?.to_owned())
+}
+
+fn parse(text: &str, file: &Path) -> anyhow::Result<Policy> {
+    let shown = file.display();
+    let policy = if file.extension().is_some_and(|e| e == "json") || text.trim_start().starts_with('{') {
+        let document = strict_json::parse(text).with_context(|| format!("{shown} is not JSON"))?;
         Policy::from_json(&document)
     } else {
-        Policy::from_toml(&text)
+        Policy::from_toml(text)
     };
-    policy.with_context(|| format!("{shown} is not usable"))
+    let policy = policy.with_context(|| format!("{shown} is not usable"))?;
+    let bytes = policy.to_json().to_string().len();
+    if bytes > MOST_STORED {
+        let why = format!("{shown} has {bytes} bytes with its defaults, and at most {MOST_STORED} can be stored");
+        bail!(UsageError(format!("{why}: name several types in one size, and members by patterns")));
+    }
+    Ok(policy)
 }
 
 /// Checks a file. If EC2 can be asked from here, its answers are compared, too.
 async fn check(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
-    let policy = read(&args.file)?;
+    let policy = parse(&text_of(context, &args.file)?, &args.file)?;
     let sizes = show::several(policy.size.len() + policy.several.len(), "size");
     let max = show::several(policy.nodes.max, "node");
     writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
@@ -134,10 +160,7 @@ fn as_several(size: &Size) -> Value {
 pub(super) fn cautions(policy: &Policy) -> Vec<String> {
     let (launch, agent) = (&policy.launch, &policy.agent);
     let archs = policy.size.iter().map(|size| size.kind.arch).chain(policy.several.iter().map(|size| size.arch));
-    let has_agent = |arch| match arch {
-        Arch::X86_64 => agent.x86_64.is_some(),
-        Arch::Arm64 => agent.arm64.is_some(),
-    };
+    let has_agent = |arch| if arch == Arch::Arm64 { agent.arm64.is_some() } else { agent.x86_64.is_some() };
     let without: BTreeSet<Arch> = archs.filter(|arch| !has_agent(*arch)).collect();
     let without = without.into_iter().filter(|_| !launch.user_data.contains("agent")).map(|arch| {
         format!("no agent is named for {arch}: nodes register only if their image starts one; `nodekeeper up` names one in [agent]")
@@ -149,13 +172,20 @@ pub(super) fn cautions(policy: &Policy) -> Vec<String> {
 }
 
 async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
-    let document = read(&args.file)?.to_json();
+    let text = text_of(context, &args.file)?;
+    let document = parse(&text, &args.file)?.to_json();
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
+    let made_from: Option<u64> = text.lines().next().and_then(|line| line.strip_prefix(VERSION)?.trim().parse().ok());
+    let stored = control.policy.as_ref().map(|row| row.version.number());
+    if let (Some(from), Some(stored)) = (made_from.filter(|from| Some(*from) != stored), stored) {
+        let why = format!("the file was made from version {from}, and version {stored} is stored");
+        bail!(UsageError(format!("{why}: take out its first line to store it all the same")));
+    }
     let key = ControlKey::Policy.to_string();
     if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {
         // The stored row cannot be read, so there is nothing to compare with.
-        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document, None)).await;
+        let after = cluster.store.replace_unreadable(&PolicyRow::of_document(&document, None, context.now())).await;
         stored_as(context, &cluster, after, "over a row that could not be read").await?;
     } else {
         store_over(context, &cluster, control.policy.as_ref(), &document).await?;
@@ -165,7 +195,7 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit>
 }
 
 async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
-    let document = read(&args.file)?.to_json();
+    let document = parse(&text_of(context, &args.file)?, &args.file)?.to_json();
     let before = context.cluster().await?.store.ingest_control().await?.policy;
     let changes = difference(&as_stored(before.as_ref()), &document);
     for line in &changes {
@@ -280,21 +310,35 @@ pub(super) async fn store_over(
         return Ok(writeln!(context.out, "nothing changed: version {version} is the same")?);
     }
     let changes = difference(&stored, document);
-    if before.is_some() {
-        for line in &changes {
-            writeln!(context.out, "{line}")?;
-        }
+    for line in changes.iter().filter(|_| before.is_some()) {
+        writeln!(context.out, "{line}")?;
     }
-    let after = PolicyRow::of_document(document, before);
+    let mut after = PolicyRow::of_document(document, before, context.now());
+    forget(cluster, &mut after, context.now()).await?;
     if after.shares.len() > MAX_SHARES {
-        bail!(UsageError(format!(
-            "with those that it had, these are {} shares, and jobs may wait in each: at most {MAX_SHARES} are possible; keep the \
-             name of an old one in place of a new one",
-            after.shares.len()
-        )));
+        let with =
+            format!("with those of the last day and those that have jobs, these are {} shares", after.shares.len());
+        bail!(UsageError(format!("{with}: at most {MAX_SHARES} are possible; keep the name of an old one")));
     }
     let written = cluster.store.write(before, &after, Vec::new()).await;
-    stored_as(context, cluster, written, &format!("{} knobs changed", changes.len())).await
+    let how = before.map_or("the first policy".to_owned(), |_| show::brief(&changes.join("; ")));
+    stored_as(context, cluster, written, &how).await
+}
+
+/// Forgets the shares that the policy has lacked for so long that no command has an older one in hand, and that no job is of.
+async fn forget(cluster: &Cluster, row: &mut PolicyRow, now: Time) -> anyhow::Result<()> {
+    let is_old = |since: &Time| now.since(*since) >= FORGOTTEN_AFTER;
+    if !row.gone.values().any(is_old) {
+        return Ok(());
+    }
+    // A job that moves between the lists meanwhile is in one of the two reads.
+    let (placed, all) = (cluster.store.placed().await?, cluster.store.queue_listed(usize::MAX).await?);
+    let is_read = placed.unreadable.is_empty() && all.unreadable.is_empty();
+    let kept: BTreeSet<&String> = placed.rows.iter().chain(&all.jobs).filter_map(|job| job.share.as_ref()).collect();
+    for (name, _) in row.entry.gone.extract_if(.., |name, since| is_read && is_old(since) && !kept.contains(name)) {
+        row.entry.shares.remove(&name);
+    }
+    Ok(())
 }
 
 /// Prints the stored version, and stores the event.
@@ -305,9 +349,9 @@ async fn stored_as(
     how: &str,
 ) -> anyhow::Result<()> {
     let after = match written {
-        Err(WriteError::Conflict(_)) => bail!(
-            "the policy was not stored: someone else stored one meanwhile: look at it (`nodekeeper policy show`) and try again"
-        ),
+        Err(WriteError::Conflict(_)) => {
+            bail!("the policy was not stored: someone else stored one meanwhile: try again")
+        }
         other => other?,
     };
     let version = after.version.number();
@@ -318,7 +362,7 @@ async fn stored_as(
 
 /// The text of a stored policy as a file. TOML has no null.
 fn as_toml(version: u64, document: Value) -> anyhow::Result<String> {
-    Ok(format!("# version {version}\n{}", toml::to_string_pretty(&show::without_nulls(document))?))
+    Ok(format!("{VERSION}{version}\n{}", toml::to_string_pretty(&show::without_nulls(document))?))
 }
 
 /// The changes from one policy to another, one line for each changed knob.
@@ -336,7 +380,7 @@ fn difference(before: &Value, after: &Value) -> Vec<String> {
     paths.into_iter().filter_map(line).collect()
 }
 
-/// Collects every knob by its path. Sizes have their names as keys, so that another order of sizes is no change.
+/// Collects every knob by its path. Sizes and shares have their names as keys, so that another order of them is no change.
 fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
@@ -345,9 +389,9 @@ fn knobs(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
                 knobs(&below(name), value, found);
             }
         }
-        Value::Array(list) if path == "size" => {
-            for size in list {
-                knobs(&below(size.get("name").and_then(Value::as_str).unwrap_or("?")), size, found);
+        Value::Array(list) if matches!(path, "size" | "share") => {
+            for one in list {
+                knobs(&below(one.get("name").and_then(Value::as_str).unwrap_or("?")), one, found);
             }
         }
         Value::Null => {}

@@ -71,7 +71,7 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     }
     nodes.extend([("min".to_owned(), json!(0)), ("max".to_owned(), json!(0))]);
     let by = cluster.by().await?;
-    let after = PolicyRow::of_document(&document, Some(&before));
+    let after = PolicyRow::of_document(&document, Some(&before), now);
     let version = cluster.store.write(Some(&before), &after, Vec::new()).await?.version.number();
     let reason = format!("{by}: version {version}: the cluster is torn down");
     record_event(cluster, &Subject::Cluster, ActionName::PolicySet, &reason, now).await?;

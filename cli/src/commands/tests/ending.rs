@@ -173,7 +173,7 @@ async fn a_policy_of_another_version_does_not_stop_a_teardown() {
     let before = world.store().ingest_control().await.unwrap().policy.unwrap();
     let mut document: serde_json::Value = serde_json::from_str(&before.document).unwrap();
     document["of_the_future"] = serde_json::json!({"knob": 1});
-    let newer = model::control::PolicyRow::of_document(&document, None);
+    let newer = model::control::PolicyRow::of_document(&document, None, at(0));
     world.store().write(Some(&before), &newer, Vec::new()).await.unwrap();
     let (said, _) = world.changes(&["teardown", "test", "--timeout-s", "0"]).await;
     assert!(said.failed().0.starts_with("the policy allows no node now (version 3)\n"));

@@ -194,6 +194,8 @@ async fn cost_says_what_ran_and_for_whom() {
     assert_eq!((&report["total_usd"], &report["without_work_usd"]), (&0.202_778.into(), &0.102_778.into()));
     let size = world.run(&["cost", "--by", "size", "--since", "1h", "--json"]).await.json();
     assert_eq!((&size["lines"][0]["what"], &size["lines"][0]["usd"]), (&"small".into(), &0.1.into()));
+    let of_day = world.run(&["cost", "--since", "2027-01-15", "--json"]).await.json();
+    assert_eq!((&of_day["since"], &of_day["lines"]), (&1_799_971_200_000_u64.into(), &report["lines"]));
     let said = world.run(&["history", &alloc.id().to_string()]).await.done();
     assert!(!said.contains("placed_at="), "people do not read what is there for `cost`: {said}");
 
@@ -206,7 +208,10 @@ async fn without_nodes_nothing_cost_anything() {
     let world = World::with_policy().await;
     let out = world.run(&["cost"]).await.done();
     assert!(out.starts_with("without work: $0.00 for 0 s") && out.contains("total: $0.00 for 0 nodes"), "{out}");
-    assert!(parse(&["cost", "--since", "100d"]).is_err());
+    for bad in ["100d", "0s", "2999-01-01", "1970-01-01"] {
+        let error = world.run(&["cost", "--since", bad]).await.error();
+        assert!(error.starts_with("--since: give a time of the last "), "{bad}: {error}");
+    }
     assert!(
         world
             .run(&["cost", "--by", "colour"])
@@ -279,6 +284,33 @@ async fn jobs_of_a_share_that_the_policy_lost_still_wait_where_everybody_reads()
     assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
     let seen = runtime::observation::Observation::read(world.store(), &Listed::default(), at(1000)).await.unwrap();
     assert_eq!(seen.jobs.len(), 1);
+}
+
+/// Names of shares are not used up: after a day, those are forgotten that no job is of, wherever it waits.
+#[tokio::test]
+async fn a_share_that_is_gone_is_forgotten_after_a_day_if_no_job_is_of_it() {
+    let (mut world, dir) = world().await;
+    world.run(&["submit", "--share", "b", "--not-before", "30d", "--", "true"]).await.done();
+    let named = |n: usize| format!("\n[[share]]\nname = \"s{n}\"\nmembers = [\"*\"]\n");
+    let policy = |first: usize, count: usize| {
+        let shares: String = (first..first + count).map(named).collect();
+        file(&dir, "p.toml", &format!("{POLICY}{shares}"))
+    };
+    world.run(&["policy", "set", &policy(0, 60)]).await.done();
+    world.now = world.now + Span::from_s(3600);
+    let error = world.run(&["policy", "set", &policy(100, 60)]).await.error();
+    assert!(error.contains("these are 123 shares: at most 100"), "{error}");
+    world.run(&["policy", "set", &policy(100, 30)]).await.done();
+    // Of the first policy, b has a job.
+    world.now = world.now + Span::from_s(86_400);
+    world.run(&["policy", "set", &policy(200, 60)]).await.done();
+    let shares = world.store().control().await.unwrap().policy.unwrap().shares.clone();
+    let has = |name: &str| shares.contains(name);
+    assert_eq!(
+        (shares.len(), has("b"), has("a"), has("s0"), has("s100"), has("s200")),
+        (91, true, false, false, true, true)
+    );
+    assert_eq!(world.run(&["jobs", "--json"]).await.json().as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]

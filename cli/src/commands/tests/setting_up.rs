@@ -95,6 +95,44 @@ async fn a_policy_that_somebody_else_stored_is_not_overwritten() {
     assert_eq!(world.store().control().await.unwrap().checked_policy().unwrap().0.nodes.max, 4);
 }
 
+/// Such a file would take back what somebody else stored. The event of each policy says what changed.
+#[tokio::test]
+async fn a_policy_from_an_older_version_is_refused_until_its_first_line_is_taken_out() {
+    let world = World::with_policy().await;
+    let dir = tempfile::tempdir().unwrap();
+    let shown = world.run(&["policy", "show"]).await.done();
+    let (mine, theirs) = (shown.replace("max = 4", "max = 6"), POLICY.replace("max = 4", "max = 8"));
+    let shares = "[[share]]\nname = \"a\"\ndefault = true\n";
+    world.run(&["policy", "set", &file(&dir, "theirs.toml", &format!("{theirs}{shares}"))]).await.done();
+    let history = world.run(&["history", "cluster"]).await.done();
+    assert!(
+        history.contains("by ann: version 2, ~ nodes.max: 4 -> 8; ") && history.contains("+ share.a.name: \"a\""),
+        "{history}"
+    );
+    let (said, changed) = world.changes(&["policy", "set", &file(&dir, "mine.toml", &mine)]).await;
+    let error = said.error();
+    let why = "the file was made from version 1, and version 2 is stored: take out its first line";
+    assert!(error.contains(why) && changed.is_empty(), "{error}");
+    // It comes from standard input, too.
+    let (_, mine) = mine.split_once('\n').unwrap();
+    let said = world.run_with(&["policy", "set", "-"], mine).await.done();
+    assert!(said.contains("~ nodes.max: 8 -> 6\n") && said.ends_with("stored as version 3\n"), "{said}");
+    let json = world.run(&["policy", "show", "--json"]).await.done();
+    let said = world.run_with(&["policy", "check", "-"], &json).await;
+    assert!(said.out.starts_with("- is valid"), "{}", said.err);
+}
+
+/// DynamoDB stores no larger item, so a check says it before.
+#[tokio::test]
+async fn a_policy_that_cannot_be_stored_is_refused_with_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let members: Vec<String> = (0..1000).map(|n| format!("\"{n:0200}\"")).collect();
+    let share = |name: &str| format!("[[share]]\nname = \"{name}\"\nmembers = [{}]\n", members.join(","));
+    let large = file(&dir, "large.toml", &format!("{POLICY}{}{}", share("a"), share("b")));
+    let error = World::new().await.run(&["policy", "check", &large]).await.error();
+    assert!(error.contains("bytes with its defaults, and at most 350000 can be stored"), "{error}");
+}
+
 #[tokio::test]
 async fn an_unreachable_cluster_gives_one_line_that_says_what_to_do() {
     let mut world = World::empty().await;

@@ -163,6 +163,9 @@ entries! {
         /// The shares that the policy has, and those that it had, because their jobs may still wait.
         #[serde(skip_serializing_if = "BTreeSet::is_empty")]
         shares: BTreeSet<String>,
+        /// Of the policy: since when it does not have a share that it had.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        gone: BTreeMap<String, Time>,
     }
     /// What poll-and-scale has written events about.
     Announcements {
@@ -408,15 +411,19 @@ impl IngestSummary {
 impl PolicyRow {
     /// The first policy of a cluster.
     pub fn of_policy(policy: &Policy) -> Self {
-        Self::of_document(&policy.to_json(), None)
+        Self::of_document(&policy.to_json(), None, Time::from_ms(0))
     }
 
-    /// A row with this document as the policy in place of another row. The write sets the version of the row.
-    pub fn of_document(document: &Value, before: Option<&Self>) -> Self {
+    /// A row with this document as the policy in place of another row, from now on. The write sets the version of the row.
+    pub fn of_document(document: &Value, before: Option<&Self>, now: Time) -> Self {
         let named = document.get("share").and_then(Value::as_array).into_iter().flatten();
-        let named = named.filter_map(|share| share.get("name")?.as_str()).map(str::to_owned);
-        let shares = before.into_iter().flat_map(|before| before.shares.iter().cloned()).chain(named).collect();
-        Self::new(&ControlKey::Policy).with(Document { document: document.to_string(), shares })
+        let mut shares: BTreeSet<String> =
+            named.filter_map(|share| share.get("name")?.as_str()).map(str::to_owned).collect();
+        let since = |row: &Self, name: &String| row.gone.get(name).copied().unwrap_or(now);
+        let had = before.into_iter().flat_map(|row| row.shares.iter().map(|name| (name.clone(), since(row, name))));
+        let gone: BTreeMap<String, Time> = had.filter(|(name, _)| !shares.contains(name)).collect();
+        shares.extend(gone.keys().cloned());
+        Self::new(&ControlKey::Policy).with(Document { document: document.to_string(), shares, gone })
     }
 }
 
@@ -424,7 +431,7 @@ impl CatalogueRow {
     /// A row with this catalogue, never written.
     pub fn of_catalogue(catalogue: &Catalogue) -> Self {
         let document = left_out::to_json(catalogue).map(|document| document.to_string()).unwrap_or_default();
-        Self::new(&ControlKey::Catalogue).with(Document { document, shares: BTreeSet::new() })
+        Self::new(&ControlKey::Catalogue).with(Document { document, ..Document::default() })
     }
 
     /// The catalogue, if the row is the one of the catalogue.

@@ -13,7 +13,7 @@ use crate::machine::MAX_LABELS;
 use crate::names::{LABEL_FORM, is_label, is_plain_name};
 use crate::rights::role_name;
 use crate::stored::{PREFIX_FORM, S3Prefix};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::ops::RangeBounds;
 
@@ -52,9 +52,7 @@ impl Policy {
             let message = format!("{}{hint}", why.trim_end()).replace('\n', "\n    ");
             BadPolicy(vec![Mistake { path: "the file".into(), message: format!("is not TOML: {message}") }])
         })?;
-        let mut mistakes = Vec::new();
-        let value = json("", toml::Value::Table(table), &mut mistakes);
-        if mistakes.is_empty() { Self::from_json(&value) } else { Err(BadPolicy(mistakes)) }
+        Self::from_json(&as_json(toml::Value::Table(table)))
     }
 
     /// Checks a document in its JSON form: the same names, sections as objects, `size` as a list.
@@ -77,29 +75,20 @@ impl Policy {
 const BACKSLASHES: &str =
     "\nin \"\"\"…\"\"\" a backslash begins an escape: write a script in '''…''', which takes it as it is";
 
-/// A value in JSON. Infinite numbers and times, which JSON does not have, are mistakes: no knob takes them.
-fn json(path: &str, value: toml::Value, mistakes: &mut Vec<Mistake>) -> Value {
+/// What begins the text that stands for a value that JSON does not have. No knob takes a text with this character.
+const NOT_JSON: char = '\0';
+
+/// A value in JSON. An infinite number or a time becomes a text that no knob takes.
+fn as_json(value: toml::Value) -> Value {
     match value {
         toml::Value::String(text) => text.into(),
         toml::Value::Integer(number) => number.into(),
         toml::Value::Boolean(flag) => flag.into(),
         toml::Value::Float(number) if number.is_finite() => number.into(),
-        toml::Value::Float(_) | toml::Value::Datetime(_) => {
-            let message = format!("{value} is not allowed: no knob takes it");
-            mistakes.push(Mistake { path: path.to_owned(), message });
-            Value::Null
-        }
-        toml::Value::Array(list) => {
-            let item = |(n, value)| json(&format!("{path}[{n}]"), value, mistakes);
-            list.into_iter().enumerate().map(item).collect()
-        }
+        toml::Value::Float(_) | toml::Value::Datetime(_) => format!("{NOT_JSON}{value}").into(),
+        toml::Value::Array(list) => list.into_iter().map(as_json).collect(),
         toml::Value::Table(table) => {
-            let field = |(name, value): (String, toml::Value)| {
-                let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                let value = json(&below, value, mistakes);
-                (name, value)
-            };
-            Value::Object(table.into_iter().map(field).collect())
+            Value::Object(table.into_iter().map(|(name, value)| (name, as_json(value))).collect())
         }
     }
 }
@@ -178,7 +167,7 @@ impl Checker {
             None => &empty,
             Some(Value::Object(map)) => map,
             Some(_) => {
-                self.wrong(path, "must be a table");
+                self.wrong(path, format!("must be a table: write [{path}]"));
                 &empty
             }
         };
@@ -194,9 +183,10 @@ impl Checker {
             let value = match (given.get(knob.path), knob.default) {
                 // An optional knob that is not set is stored as JSON null: it means the same as leaving it out.
                 (Some(value), default) if !(value.is_null() && default == Some("null")) => {
-                    if !fits(knob.kind, value) {
-                        let message = format!("{} is not allowed: it must be {}", shown(value), allowed(knob.kind));
-                        self.wrong(&path(), message);
+                    for (at, part) in wrong_parts(knob.kind, value) {
+                        let whole = if at.is_empty() { "it" } else { knob.path };
+                        let message = format!("{} is not allowed: {whole} must be {}", shown(part), allowed(knob.kind));
+                        self.wrong(&format!("{}{at}", path()), message);
                     }
                     value.clone()
                 }
@@ -314,7 +304,8 @@ fn join(words: impl Iterator<Item = impl AsRef<str>>) -> String {
 }
 
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
+    let foreign = value.as_str().and_then(|text| text.strip_prefix(NOT_JSON));
+    let text = foreign.map_or_else(|| value.to_string().replace("\\u0000", ""), str::to_owned);
     if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
 }
 
@@ -325,6 +316,25 @@ fn is_list<'v>(value: &'v Value, many: impl RangeBounds<usize>, read: impl Fn(&'
         let known: BTreeSet<&str> = list.iter().filter_map(Value::as_str).filter_map(read).collect();
         known.len() == list.len() && many.contains(&list.len())
     })
+}
+
+/// What of a value is not allowed, and where in it: the wrong elements of a list or a table, or else all of it.
+fn wrong_parts(kind: KnobKind, value: &Value) -> Vec<(String, &Value)> {
+    // Each element where it stands alone: it is right if it fits so, and is there once.
+    let alone: Vec<(String, Value, &Value)> = match value {
+        _ if fits(kind, value) => return Vec::new(),
+        Value::Array(all) if !matches!(kind, KnobKind::Windows | KnobKind::Range(..)) => {
+            all.iter().enumerate().map(|(n, one)| (format!("[{n}]"), json!([one]), one)).collect()
+        }
+        Value::Object(all) if matches!(kind, KnobKind::TextTable | KnobKind::CountTable) => {
+            all.iter().map(|(key, one)| (format!(".{key}"), json!({ key: one }), one)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut seen = BTreeSet::new();
+    let wrong = alone.into_iter().filter(|(_, alone, _)| !fits(kind, alone) || !seen.insert(alone.to_string()));
+    let wrong: Vec<_> = wrong.map(|(at, _, one)| (at, one)).collect();
+    if wrong.is_empty() { vec![(String::new(), value)] } else { wrong }
 }
 
 fn is_line(text: &str, most: usize) -> bool {

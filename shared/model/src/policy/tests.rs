@@ -147,23 +147,23 @@ fn what_ec2_certainly_refuses_is_a_mistake() {
         ("launch", "template = \"nodekeeper:1:2\"", "launch.template"),
         ("launch", "template = \" nodekeeper\"", "launch.template"),
         ("launch", "template = \"\"", "launch.template"),
-        ("launch", "subnets = [\"subnet-a\", \"subnet-a\"]", "launch.subnets"),
-        ("launch", "subnets = [\"\"]", "launch.subnets"),
-        ("launch", "subnets = [\" subnet-a\"]", "launch.subnets"),
-        ("launch", "subnets = [\"subnet-a,subnet-b\"]", "launch.subnets"),
-        ("launch", "subnets = [\"vpc-1\"]", "launch.subnets"),
-        ("launch", "subnets = [1]", "launch.subnets"),
+        ("launch", "subnets = [\"subnet-a\", \"subnet-a\"]", "launch.subnets[1]"),
+        ("launch", "subnets = [\"\"]", "launch.subnets[0]"),
+        ("launch", "subnets = [\" subnet-a\"]", "launch.subnets[0]"),
+        ("launch", "subnets = [\"subnet-a,subnet-b\"]", "launch.subnets[0]"),
+        ("launch", "subnets = [\"vpc-1\"]", "launch.subnets[0]"),
+        ("launch", "subnets = [1]", "launch.subnets[0]"),
         ("launch.tags", "\"AWS:x\" = \"1\"", "launch.tags.AWS:x"),
         ("launch.tags", "\"aWs:y\" = \"1\"", "launch.tags.aWs:y"),
         ("launch.tags", "\"Nodekeeper:size\" = \"1\"", "launch.tags.Nodekeeper:size"),
         ("launch.tags", "Name = \"1\"", "launch.tags.Name"),
-        ("launch.tags", "\" a\" = \"1\"", "launch.tags"),
-        ("launch.tags", "a = \"1\\n\"", "launch.tags"),
+        ("launch.tags", "\" a\" = \"1\"", "launch.tags. a"),
+        ("launch.tags", "a = \"1\\n\"", "launch.tags.a"),
         ("nodes", "max = nan", "nodes.max"),
         ("nodes", "max_price_per_hour = inf", "nodes.max_price_per_hour"),
         ("nodes", "max_price_per_hour = -inf", "nodes.max_price_per_hour"),
         ("nodes", "max = 2027-01-01", "nodes.max"),
-        ("shutdown", "windows_min = [nan]", "shutdown.windows_min[0]"),
+        ("shutdown", "windows_min = [nan]", "shutdown.windows_min"),
     ] {
         let BadPolicy(mistakes) = with(section, line).expect_err(line);
         assert_eq!(mistakes.iter().map(|m| m.path.as_str()).collect::<Vec<_>>(), [path], "{line}: {mistakes:?}");
@@ -177,6 +177,38 @@ fn what_ec2_certainly_refuses_is_a_mistake() {
         error.contains("size[0].price_per_hour: nan is not allowed") && error.contains("size[0].max: nan"),
         "{error}"
     );
+}
+
+/// A value that JSON does not have is a mistake at every knob, and hides no other; of a list or a table, the wrong elements are named.
+#[test]
+fn each_wrong_value_and_each_wrong_element_is_named_by_its_place() {
+    let text = "[nodes]\nmin = -1\nmax_price_per_hour = nan\n[launch]\ntemplate = 2027-01-01\n[launch.tags]\na = inf\n\
+                [limits]\nlicences = {\"a b\" = 1, ok = 2, many = 1000001}\n[[size]]\nname = nan\n[[share]]\nname = \"s\"\n\
+                members = [\"ann\", \" \\t\", \"bob\", \"ann\", nan]\n";
+    let error = Policy::from_toml(text).unwrap_err();
+    let said: Vec<String> = error.0.iter().map(|m| format!("{}: {}", m.path, m.message)).collect();
+    for begins in [
+        "nodes.min: -1 is not allowed: it must be a whole number",
+        "nodes.max_price_per_hour: nan is not allowed: it must be a number from 0",
+        "launch.template: 2027-01-01 is not allowed: it must be a launch template's id",
+        "launch.tags.a: inf is not allowed: tags must be a table of texts",
+        "limits.licences.a b: 1 is not allowed",
+        "limits.licences.many: 1000001 is not allowed",
+        "size[0].name: nan is not allowed: it must be 1 to 64 letters",
+        "share[0].members[1]: \" \\t\" is not allowed: members must be a list",
+        "share[0].members[3]: \"ann\" is not allowed",
+        "share[0].members[4]: nan is not allowed",
+    ] {
+        assert_eq!(said.iter().filter(|said| said.starts_with(begins)).count(), 1, "{begins}: {said:#?}");
+    }
+    let named = |part: &str| said.iter().filter(|said| said.starts_with(part)).count();
+    assert_eq!((named("share[0].members"), named("limits.licences")), (3, 2), "{said:#?}");
+    for knob in KNOBS {
+        let (section, name) = knob.path.split_once('.').unwrap();
+        let error = Policy::from_toml(&format!("[{section}]\n{name} = nan\n")).unwrap_err();
+        let of_knob = error.0.iter().filter(|m| m.path == knob.path && m.message.starts_with("nan is not allowed"));
+        assert_eq!(of_knob.count(), 1, "{}", knob.path);
+    }
 }
 
 #[test]

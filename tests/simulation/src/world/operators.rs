@@ -23,7 +23,7 @@ impl World {
         let Ok(control) = self.store.control().await else { return false };
         let old = control.policy;
         let row = match &old {
-            Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old)).entry),
+            Some(old) => old.with(PolicyRow::of_document(&policy.to_json(), Some(old), self.core.now()).entry),
             None => PolicyRow::of_policy(&policy),
         };
         self.store.write(old.as_ref(), &row, Vec::new()).await.is_ok()
