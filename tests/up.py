@@ -313,7 +313,7 @@ def by_hand(terminal):
     left = re.sub(r"\bNAME\b", "hand", block("--no-deletion-protection-enabled"))
     terminal.run(f"set -e\n{left}", quiet=True)
     to = "$HOME/.local/share"
-    terminal.run(f"set -e; {account}; mkdir {to} -p; nodekeeper completion bash > {to}/nodekeeper; nodekeeper man {to}/man/man1", quiet=True)
+    terminal.run(f"set -e; {account}; mkdir {to} -p; nodekeeper completion bash > {to}/nodekeeper", quiet=True)
 
 
 def recorded(shown, write):

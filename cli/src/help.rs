@@ -32,7 +32,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("jobs", "nodekeeper jobs --state failed --since 2h"),
     ("local", "nodekeeper local"),
     ("logs", "nodekeeper logs --follow fit"),
-    ("man", "nodekeeper man ~/.local/share/man/man1"),
     ("node", "nodekeeper node 3"),
     ("nodes", "nodekeeper nodes --watch"),
     ("pause", "nodekeeper pause sweep"),
@@ -164,7 +163,7 @@ mod tests {
             let line = help.split("Example: ").nth(1).unwrap_or_else(|| panic!("{path} has no example"));
             assert!(line.contains(&*path), "{path}: {line}");
         }
-        let of_main = ["completion", "local", "man"];
+        let of_main = ["completion", "local"];
         let known = |name: &str| of_main.contains(&name) || found.iter().any(|(path, _)| path == name);
         assert!(EXAMPLES.iter().all(|(of, _)| known(of)));
         let submit = all().find_subcommand("submit").unwrap().clone();

@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock and the environment")]
 
 use anstream::AutoStream;
-use anyhow::Context as _;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cloud::Ec2;
 use model::{ClusterName, Time};
@@ -63,11 +62,6 @@ enum What {
     },
     /// Print the completion for a shell; the folder of its file must be there
     Completion { shell: clap_complete::Shell },
-    /// Write a manual page for each command into a directory
-    Man {
-        /// The directory
-        dir: std::path::PathBuf,
-    },
     #[command(flatten)]
     Operate(Command),
 }
@@ -145,11 +139,6 @@ async fn run(what: What, color: ColorChoice, given: Given, out: &mut StandardOut
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut whole(), "nodekeeper", &mut script);
             out.write_all(&script)?;
-        }
-        What::Man { dir } => {
-            std::fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
-            clap_mangen::generate_to(whole(), &dir)
-                .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
         }
         What::Operate(command) => {
             let screen = |is_terminal: bool| if is_terminal { Screen::Terminal } else { Screen::Pipe };
