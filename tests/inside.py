@@ -72,8 +72,6 @@ def as_processes():
               several.returncode == 2 and "--member, one of 0, 1" in several.stderr, several)
         second = local.run("exec", "pair", "--member", "1", "--", "sh", "-c", "echo $NODEKEEPER_MEMBER")
         check("--member says it", second.stdout == "1\n", second)
-        printed = local.run("exec", "talks", "--print", "--", "true")
-        check("--print shows the command line", "/agent enter --data-dir " in printed.stdout, printed)
 
         told = local.run("history", "talks").stdout
         check("the history says who looked into it, and with what", "enter_alloc" in told and "echo $MARK" in told, told)

@@ -39,9 +39,6 @@ pub struct InsideArgs {
     /// Do not ask about a job of somebody else
     #[arg(long, short = 'y')]
     yes: bool,
-    /// Print the command line that does it, and do nothing
-    #[arg(long)]
-    print: bool,
 }
 
 /// `exec`
@@ -58,7 +55,7 @@ pub struct ExecArgs {
     pub(crate) command: Vec<String>,
 }
 
-/// Replaces this process by the command. Returns only an error, or after `--print`.
+/// Replaces this process by the command. Returns only if the person does not agree, or an error.
 pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command: &[String]) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
     let alloc = find(context, &cluster, args).await?;
@@ -66,10 +63,6 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
     let record = cluster.store.node(seen.slot).await?.filter(|record| record.node_id() == Some(seen.node_id));
     let gone = || format!("the node of alloc {} is gone: the job runs again elsewhere, or ends", seen.alloc_id);
     let line = line(&cluster, &record.with_context(gone)?, &alloc, command)?;
-    if args.print {
-        writeln!(context.out, "{}", show::command(&line))?;
-        return Ok(Exit::Done);
-    }
     if !Others::of(&cluster, [alloc.summary.by.as_deref()]).await?.agree(context, "enter", args.yes)? {
         return Ok(Exit::Failed);
     }
@@ -117,7 +110,12 @@ async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -
 }
 
 /// The command line here that runs the command inside the alloc.
-fn line(cluster: &Cluster, record: &NodeRecord, alloc: &Alloc, command: &[String]) -> anyhow::Result<Vec<String>> {
+pub(crate) fn line(
+    cluster: &Cluster,
+    record: &NodeRecord,
+    alloc: &Alloc,
+    command: &[String],
+) -> anyhow::Result<Vec<String>> {
     let (id, slot) = (alloc.id(), record.slot);
     let Some(instance) = record.life().and_then(|life| life.instance_id.as_deref()) else {
         bail!("slot {slot} has no instance any more: alloc {} is not reached", short_alloc(id));

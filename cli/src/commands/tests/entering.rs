@@ -1,6 +1,7 @@
 //! `exec` and `shell`.
 
 use super::*;
+use crate::commands::operate::exec;
 
 /// Job 1 with an alloc of this client status.
 async fn with_client(client: ClientStatus) -> World {
@@ -15,26 +16,24 @@ async fn with_client(client: ClientStatus) -> World {
 }
 
 #[tokio::test]
-async fn exec_shows_the_command_line_that_reaches_the_alloc() {
+async fn the_command_line_reaches_the_alloc() {
     let mut world = with_client(ClientStatus::Running).await;
-    let (job, alloc) = (fixtures::job(1).summary.job_id.to_string(), fixtures::alloc_id(1));
+    let alloc = world.store().alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
+    let record = fixtures::ready(0);
+    let line =
+        |world: &World| exec::line(&world.cluster, &record, &alloc, &["sh", "-c", "echo 'a b'"].map(str::to_owned));
     world.cluster.reach.local = None;
-    let print = ["exec", &job, "--print", "--", "sh", "-c", "echo 'a b' $HOME"];
-    let (said, changed) = world.changes(&print).await;
-    let said = said.done();
-    let begins = "aws ssm start-session --target i-0 --document-name AWS-StartInteractiveCommand --parameters '{";
+    let said = line(&world).unwrap().join(" ");
+    let begins = "aws ssm start-session --target i-0 --document-name AWS-StartInteractiveCommand --parameters {";
     assert!(said.starts_with(begins) && said.contains("sudo /usr/local/bin/nodekeeper-agent enter "), "{said}");
-    assert_eq!(changed, [] as [String; 0], "nothing was done");
-    assert!(world.run(&["shell", &job, "--print"]).await.done().contains("exec bash"));
     let machines = tempfile::tempdir().unwrap();
     world.cluster.reach.local = Some(machines.path().to_owned());
-    let said = world.run(&print).await.error();
+    let said = line(&world).unwrap_err().to_string();
     assert!(said.contains("i-0 is not a machine of the local system in "), "{said}");
     std::fs::create_dir(machines.path().join("i-0")).unwrap();
     std::fs::write(machines.path().join("i-0/agent"), "").unwrap();
-    let (dir, said) = (machines.path().display(), world.run(&print).await.done());
-    let want = format!("{dir}/i-0/agent enter --data-dir {dir}/i-0/data {alloc} -- sh -c 'echo '\\''a b'\\'' $HOME'\n");
-    assert_eq!(said, want);
+    let (dir, said) = (machines.path().display(), line(&world).unwrap().join(" "));
+    assert_eq!(said, format!("{dir}/i-0/agent enter --data-dir {dir}/i-0/data {} -- sh -c echo 'a b'", alloc.id()));
 }
 
 #[tokio::test]
