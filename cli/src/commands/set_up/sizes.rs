@@ -21,9 +21,6 @@ pub struct SizesArgs {
     /// Show the sizes of this policy, and not those of the stored one
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Show what the functions know, and do not ask EC2
-    #[arg(long, conflicts_with = "file")]
-    stored: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,9 +58,9 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SizesArgs) -> anyhow::
         None => control.checked_policy()?.0,
     };
     let now = context.now();
-    let catalogue = if args.stored { control.catalogue() } else { ask(&cluster, &policy, now).await? };
+    let catalogue = ask(&cluster, &policy, now).await?;
     let mut rows = rows_of(&policy, &catalogue);
-    let is_complete = args.stored || compare_typed(&mut rows, &policy, &catalogue);
+    let is_complete = compare_typed(&mut rows, &policy, &catalogue);
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     let mut quotas = quotas::used(&catalogue.quotas, &cluster.store.nodes().await?);
     // The quotas of both markets are shown, whichever market a row has.
