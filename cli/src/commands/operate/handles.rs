@@ -6,16 +6,14 @@
 use crate::changes::operate::{record_event, retried};
 use crate::commands::show::nodes::NodeArgs;
 use crate::console::show::{self, Rows, or_blank, when};
-use crate::console::{Cluster, Context, Exit, UsageError};
+use crate::console::{Cluster, Context, Exit};
 use crate::view::find::{Finder, no_node, short_alloc};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use model::auth::hex;
 use model::control::{BrakeEntry, Release};
 use model::{
     ActionName, AllocId, BrakeKind, ControlKey, Handle, HandleState, Life, MAX_DUE_S, NodeRecord, Span, Subject, Time,
 };
-use sha2::{Digest, Sha256};
 use store::Listed;
 
 /// How long a release is stored: long enough for the next run of every function.
@@ -29,9 +27,6 @@ pub struct ReleaseArgs {
     /// List everything that is held, and release nothing
     #[arg(long)]
     show: bool,
-    /// Release only if the brake still holds exactly what `--show` listed with this digest
-    #[arg(long, value_name = "DIGEST", conflicts_with = "show")]
-    shown: Option<String>,
 }
 
 /// What can be released: the brakes, by what they hold back, and the limits on launches.
@@ -98,15 +93,6 @@ fn of_allocs(record: &NodeRecord, now: Time) -> impl Iterator<Item = Handle> {
 /// How many ids a release prints. `--show` prints all.
 const PRINTED: usize = 20;
 
-/// The digest of what a brake holds. It stays the same while the brake holds the same.
-fn digest(held: &BrakeEntry) -> String {
-    let mut hash = Sha256::new();
-    for (source, id) in held.ids() {
-        hash.update(format!("{}:{source}{}:{id}", source.len(), id.len()));
-    }
-    hex(hash.finalize().get(..4).unwrap_or_default())
-}
-
 /// Whether the row of this entry exists and cannot be read.
 async fn is_unreadable(cluster: &Cluster, entry: &Release) -> anyhow::Result<bool> {
     let control = cluster.store.control().await?;
@@ -120,9 +106,6 @@ async fn release_launches(
     args: &ReleaseArgs,
     by: &str,
 ) -> anyhow::Result<Exit> {
-    if args.shown.is_some() {
-        bail!(UsageError("--shown is for brakes: leave it out".to_owned()));
-    }
     let now = context.now();
     let limits = cluster.store.control().await?.limits(now);
     for limit in &limits {
@@ -156,13 +139,6 @@ async fn release_brake(
 ) -> anyhow::Result<BrakeEntry> {
     retried(async || {
         let held: BrakeEntry = cluster.store.entry(&ControlKey::Brake(kind)).await?;
-        let found = digest(&held);
-        if let Some(shown) = args.shown.as_ref().filter(|shown| **shown != found) {
-            bail!(
-                "nothing was released: the brake {kind} holds something else now than what was listed with digest {shown}: \
-                 look again with `nodekeeper release {kind} --show`"
-            );
-        }
         if !args.show && held.holds_back(now) && held.ids().next().is_some() {
             let before: Release = cluster.store.entry(&ControlKey::Release(kind)).await?;
             let after = before.given(&held, RELEASE, now);
@@ -218,9 +194,6 @@ pub(crate) async fn release(context: &mut Context<'_>, args: &ReleaseArgs) -> an
     }
     if more > 0 {
         writeln!(context.out, "{more} more are held than fit into one release: they wait for the next one")?;
-    }
-    if args.show {
-        writeln!(context.out, "release exactly these with `nodekeeper release {kind} --shown {}`", digest(&held))?;
     }
     Ok(Exit::Done)
 }
