@@ -5,7 +5,7 @@
 //! is stored about the jobs of many of them is read together.
 //! Does not: have rules of its own. A request does what the command does.
 
-use super::operate::{cancel, waiting};
+use super::operate::cancel;
 use super::output::fetch::{FetchArgs, FetchRows, fetch};
 use super::output::logs::{self, LogsArgs};
 use super::submit::{SubmitArgs, job_file, strict_json};
@@ -18,7 +18,7 @@ use base64::prelude::BASE64_STANDARD;
 use clap::{Args, FromArgMatches};
 use futures::future::{FutureExt, LocalBoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::{ActionName, Job, JobId, Pause, Span, Time};
+use model::{Job, JobId, Span, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -57,10 +57,6 @@ enum Verb {
     Wait(Vec<String>),
     List(Vec<String>),
     Cancel(Vec<String>),
-    Pause(Vec<String>),
-    Continue(Vec<String>),
-    /// The job, and then the options of `change`.
-    Change(Vec<String>),
     Logs(String),
     Fetch(FetchRequest),
 }
@@ -221,10 +217,12 @@ impl Session {
                 let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
                 json!({"rows": self.rows(&jobs, context.now()).await?})
             }
-            Verb::Cancel(given) => self.change(context, ActionName::Cancel, &given).await?,
-            Verb::Pause(jobs) => self.change(context, ActionName::Pause, &jobs).await?,
-            Verb::Continue(jobs) => self.change(context, ActionName::Continue, &jobs).await?,
-            Verb::Change(given) => self.change(context, ActionName::Change, &given).await?,
+            Verb::Cancel(given) => {
+                let mut output = Captured::new(&context.clock);
+                let done = cancel::run(&mut output.context(&self.cluster), &arguments(&given)?).await?;
+                output.expect(done)?;
+                json!({"done": true})
+            }
             Verb::Logs(job) => {
                 self.later(id.clone(), logs_of(self.cluster.clone(), Arc::clone(&context.clock), job));
                 return Ok(None);
@@ -256,21 +254,6 @@ impl Session {
             }
             Err(e) => fetches.iter().try_for_each(|(id, _, _)| answer_line(context, id, Ok(failure(&e)))),
         }
-    }
-
-    /// Carries out a command that changes jobs.
-    async fn change(&self, context: &Context<'_>, verb: ActionName, given: &[String]) -> anyhow::Result<Value> {
-        let mut output = Captured::new(&context.clock);
-        let mut context = output.context(&self.cluster);
-        let done = match verb {
-            ActionName::Cancel => cancel::run(&mut context, &arguments(given)?).await?,
-            ActionName::Pause => waiting::pause(&mut context, &arguments(given)?, Pause::Begins).await?,
-            ActionName::Continue => waiting::pause(&mut context, &arguments(given)?, Pause::Ends).await?,
-            _ => waiting::change_jobs(&mut context, &arguments(given)?).await?,
-        };
-        drop(context);
-        output.expect(done)?;
-        Ok(json!({"done": true}))
     }
 
     async fn ids(&self, given: &[String]) -> anyhow::Result<Vec<JobId>> {
