@@ -189,6 +189,27 @@ pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     faults
 }
 
+/// What a person should know of a policy although nothing is wrong with it: which subnets launch calls name one after the other.
+pub fn remarks(policy: &Policy) -> Vec<String> {
+    let mut of_zone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut unknown: Vec<&str> = Vec::new();
+    for id in &policy.launch.subnets {
+        policy.catalogue.zone_of(id).map_or(&mut unknown, |zone| of_zone.entry(zone).or_default()).push(id);
+    }
+    let shared = of_zone.into_iter().filter(|(_, ids)| ids.len() > 1).map(|(zone, ids)| {
+        format!(
+            "zone {zone} has {}: EC2 takes one subnet of a zone in a launch call, so a call names the one with the most free \
+             addresses, and a later call the next",
+            ids.join(", ")
+        )
+    });
+    let alone = unknown
+        .into_iter()
+        .filter(|_| policy.launch.subnets.len() > 1)
+        .map(|id| format!("the zone of {id} is not known here: launch calls name no other subnet beside it"));
+    shared.chain(alone).collect()
+}
+
 /// The text about a capacity reservation in which nothing can be launched.
 fn useless_reservation(policy: &Policy, id: &str) -> Option<String> {
     let Some(reservation) = policy.catalogue.reservations.get(id) else {

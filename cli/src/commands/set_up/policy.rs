@@ -271,11 +271,12 @@ pub(super) async fn ask_and_keep(context: &mut Context<'_>, cluster: &Cluster) -
     remark(context, &policy).map(drop)
 }
 
-/// Prints what is wrong with the sizes of a policy. Returns whether nothing is.
+/// Prints what is wrong with the sizes of a policy, and what else a person may want to know of them. Returns whether nothing is
+/// wrong.
 pub(super) fn remark(context: &mut Context<'_>, policy: &Policy) -> anyhow::Result<bool> {
     let faults = catalogue::faults(policy, context.now());
-    for fault in &faults {
-        writeln!(context.err, "{}", fault.text)?;
+    for says in faults.iter().map(|fault| fault.text.clone()).chain(catalogue::remarks(policy)) {
+        writeln!(context.err, "{says}")?;
     }
     Ok(faults.is_empty())
 }

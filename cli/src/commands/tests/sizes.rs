@@ -119,16 +119,26 @@ async fn what_cannot_be_bought_or_asked_is_said() {
     assert!(said.err.contains("what EC2 offers is not known from here"), "{said:?}");
 }
 
+/// Which subnets launch calls name one after the other is said, and is no fault.
 #[tokio::test]
-async fn subnets_of_one_zone_alone_are_a_caution() {
+async fn subnets_of_one_zone_are_named_one_after_the_other() {
     let (dir, mut offers) = (tempfile::tempdir().unwrap(), shop());
     let subnet = |id: &str, zone: &str| (id.to_owned(), Subnet { zone: zone.into(), free: 9 });
     offers.of.subnets = [subnet("subnet-1", "b"), subnet("subnet-2", "b"), subnet("subnet-3", "a")].into();
     let world = world(offers).await;
     let policy = file(&dir, "p.toml", &SEVERAL.replace("[\"subnet-1\"]", "[\"subnet-1\", \"subnet-2\", \"subnet-3\"]"));
+    let said = world.run(&["sizes", "--file", &policy]).await;
+    let says = "zone b has subnet-1, subnet-2: EC2 takes one subnet of a zone in a launch call";
+    assert!(said.err.lines().count() == 1 && said.err.starts_with(says), "{}", said.err);
+    assert_eq!(said.result.unwrap(), Exit::Done);
     let checked = world.run(&["policy", "check", &policy]).await.err;
-    assert!(!checked.contains("all subnets are in one zone"), "{checked}");
+    assert!(checked.contains(says) && !checked.contains("all subnets are in one zone"), "{checked}");
     let one = file(&dir, "one.toml", &SEVERAL.replace("[\"subnet-1\"]", "[\"subnet-1\", \"subnet-2\"]"));
     let checked = world.run(&["policy", "check", &one]).await.err;
     assert!(checked.contains("all subnets are in one zone: "), "{checked}");
+    let stored = world.run(&["policy", "set", &policy]).await;
+    assert!(stored.err.starts_with(says), "{}", stored.err);
+    // `status` says nothing of it.
+    let status = world.run(&["status"]).await;
+    assert!(!status.out.contains("zone b"), "{}", status.out);
 }
