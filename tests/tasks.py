@@ -129,7 +129,7 @@ class Bench:
         elif number == 6:
             self.sh("nodekeeper submit --name talks --priority 950 -- sh -c 'echo first; sleep 5; echo last'")
         elif number == 28:
-            self.sh("nodekeeper demand delete ci")
+            self.sh("nodekeeper demand set ci --size small --count 0")
 
 
 def task(bench, number, commands):

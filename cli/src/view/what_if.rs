@@ -169,7 +169,7 @@ impl<'a> Trials<'a> {
         for key in self.observed.control.demand_sets.keys() {
             let ControlKey::Demand(name) = key else { continue };
             let without = |seen: &mut Observation| _ = seen.control.demand_sets.remove(key);
-            let says = || format!("demand set {name} wanted no nodes (nodekeeper demand delete {name})");
+            let says = || format!("demand set {name} wanted no nodes (nodekeeper demand set {name} --count 0)");
             found.extend(self.does(without).then(says));
         }
         let held =

@@ -70,7 +70,7 @@ async fn when_the_count_falls_the_idle_nodes_go_and_the_busy_one_stays() {
         world.step().await;
     }
     assert_eq!(slots(&world).await, [1], "the set is for what keeps it busy");
-    world.operate(&["demand", "delete", "ci"]).await;
+    want(&world, "0").await;
     for _ in 0..30 {
         world.step().await;
     }

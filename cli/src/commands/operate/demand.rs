@@ -1,30 +1,26 @@
 //! `demand`: demand sets, by which a controller says how many nodes another scheduler needs.
 //!
 //! Guarantees: the same call again changes only how long the set lasts. A write is conditional on the row as read. `set` refuses a
-//! set that no run could satisfy; `show` says why a set lacks nodes.
-//! Does not: launch anything. The next run of poll-and-scale does.
+//! set that no run could satisfy.
+//! Does not: launch anything. The next run of poll-and-scale does. `plan` and `jobs` say what a set has and lacks.
 
 use crate::changes::operate::{record_event, retried};
 use crate::commands::submit::machine_options::MachineOptions;
-use crate::console::show::{self, Rows, moment, one_line, or_blank};
+use crate::console::show::{self, moment, one_line};
 use crate::console::{Cluster, Context, Exit, UsageError};
-use crate::view::{NextRun, next};
+use crate::view::NextRun;
 use anyhow::bail;
 use clap::{ArgGroup, Args, Subcommand};
 use model::amounts::{gibibytes, mebibytes, seconds};
 use model::control::{DemandNeed, DemandSet};
 use model::names::is_plain_name;
-use model::{ActionName, Capacity, ControlKey, SetNote, Span, Subject, Time};
-use serde_json::{Value, json};
+use model::{ActionName, Capacity, ControlKey, Span, Subject, Time};
+use serde_json::json;
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum DemandCommand {
     /// Say how many nodes, or shares of nodes, are wanted for a while
     Set(Box<SetArgs>),
-    /// Show the demand sets, and what they have
-    Show(ShowSetArgs),
-    /// Delete a demand set
-    Delete(DeleteArgs),
 }
 
 /// `demand set`
@@ -64,44 +60,6 @@ pub struct SetArgs {
     json: bool,
 }
 
-/// `demand show`
-#[derive(Args, Clone, Debug)]
-pub struct ShowSetArgs {
-    /// Only this set
-    name: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// `demand delete`
-#[derive(Args, Clone, Debug)]
-pub struct DeleteArgs {
-    /// The name of the set
-    name: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Exit> {
-    match command {
-        DemandCommand::Set(args) => set(context, args).await,
-        DemandCommand::Show(args) => show(context, args).await,
-        DemandCommand::Delete(args) => delete(context, args).await,
-    }
-}
-
-/// A set in JSON. `has` says what it has, as the next run sees it. `is_changed` says whether a command changed it.
-fn in_json(set: &DemandSet, has: Option<&SetNote>, is_changed: Option<bool>, now: Time) -> Value {
-    json!({
-        "name": set.name(), "count": set.count(now), "need": set.need, "version": set.revision,
-        "until_at": set.until_at.filter(|_| set.applies(now)), "changed": is_changed,
-        "ready": has.map(|note| note.ready), "coming": has.map(|note| note.coming), "lacking": has.map(SetNote::lacking),
-        "reason": has.and_then(SetNote::lacks).map(|why| why.to_string()),
-    })
-}
-
 impl SetArgs {
     /// The need of each demand. One error lists all mistakes.
     fn need(&self) -> Result<DemandNeed, UsageError> {
@@ -139,52 +97,37 @@ impl SetArgs {
     }
 }
 
-async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> {
-    let (need, now) = (args.need()?, context.now());
-    let what = format!("{} of {}", args.count, needs(&need));
-    let set = async |cluster: &Cluster, before: &DemandSet| {
-        check(cluster, before, &need, args.count, now).await?;
-        Ok(Some(before.wanted(need.clone(), args.count, now + args.lasts(), now)))
-    };
-    change(context, (&args.name, args.json), &what, set).await
-}
-
-/// Changes a set as `becomes` says, and prints the result.
-async fn change(
-    context: &mut Context<'_>,
-    (name, is_json): (&str, bool),
-    what: &str,
-    becomes: impl AsyncFn(&Cluster, &DemandSet) -> anyhow::Result<Option<DemandSet>>,
-) -> anyhow::Result<Exit> {
+pub(crate) async fn run(context: &mut Context<'_>, command: &DemandCommand) -> anyhow::Result<Exit> {
+    let DemandCommand::Set(args) = command;
+    let (need, name) = (args.need()?, &args.name);
     let (cluster, now) = (context.cluster().await?, context.now());
     let by = cluster.by().await?;
-    let key = ControlKey::Demand(name.to_owned());
+    let key = ControlKey::Demand(name.clone());
     let (before, after) = retried(async || {
         let before: DemandSet = cluster.store.entry(&key).await?;
-        let after = match becomes(&cluster, &before).await? {
-            Some(after) => cluster.store.write_entry(&before, &after).await?,
-            None => before.clone(),
-        };
+        check(&cluster, &before, &need, args.count, now).await?;
+        let after = before.wanted(need.clone(), args.count, now + args.lasts(), now);
+        let after = cluster.store.write_entry(&before, &after).await?;
         Ok((before, after))
     })
     .await?;
     let changed = after.revision != before.revision;
+    let needs = needs(&need);
     if changed {
-        let what = format!("{name}: {what}, {by}");
+        let what = format!("{name}: {} of {needs}, {by}", args.count);
         record_event(&cluster, &Subject::Cluster, ActionName::DemandSet, &what, now).await?;
     }
-    if is_json {
-        show::json(context.out, &in_json(&after, None, Some(changed), now))?;
-    } else if after.applies(now) {
+    let (count, version) = (after.count(now), after.revision);
+    if args.json {
+        let shown = json!({
+            "name": name, "count": count, "need": after.need, "version": version, "until_at": after.until_at,
+            "changed": changed,
+        });
+        show::json(context.out, &shown)?;
+    } else {
         let until = after.until_at.map(|at| moment(at, now)).unwrap_or_default();
-        let (count, version) = (after.count(now), after.revision);
-        let needs = after.need.as_ref().map(needs).unwrap_or_default();
         let how = if changed { "is set to" } else { "is still" };
         writeln!(context.out, "demand set {name} {how} {count} of {needs} until {until}, version {version}")?;
-    } else if changed {
-        writeln!(context.out, "demand set {name} is deleted")?;
-    } else {
-        writeln!(context.out, "there is no demand set {name}")?;
     }
     Ok(Exit::Done)
 }
@@ -195,7 +138,9 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
     let control = cluster.store.control().await?;
     let most = DemandSet::MOST;
     if !before.applies(now) && control.wanted_sets(now).count() >= most {
-        bail!("the demand was not set: there are {most} demand sets, which is the most: delete one");
+        bail!(
+            "the demand was not set: there are {most} demand sets, which is the most: one of count 0 ends after its --for"
+        );
     }
     let (policy, _) = control.checked_policy()?;
     if let Some(size) = &need.size
@@ -209,48 +154,6 @@ async fn check(cluster: &Cluster, before: &DemandSet, need: &DemandNeed, count: 
         bail!("the demand was not set: {why}: `nodekeeper sizes` shows what the sizes have");
     }
     Ok(())
-}
-
-async fn delete(context: &mut Context<'_>, args: &DeleteArgs) -> anyhow::Result<Exit> {
-    if !is_plain_name(&args.name) {
-        bail!(UsageError(format!("{:?} cannot be the name of a set", args.name)));
-    }
-    let (what, now) = ("deleted", context.now());
-    let ended = async |_: &Cluster, before: &DemandSet| Ok(before.ended(now));
-    change(context, (&args.name, args.json), what, ended).await
-}
-
-async fn show(context: &mut Context<'_>, args: &ShowSetArgs) -> anyhow::Result<Exit> {
-    let (cluster, now) = (context.cluster().await?, context.now());
-    let control = cluster.store.control().await?;
-    let asked = |set: &&DemandSet| set.applies(now) && args.name.as_deref().is_none_or(|name| name == set.name());
-    let sets: Vec<&DemandSet> = control.demand_sets.values().filter(asked).collect();
-    let next = if sets.is_empty() { None } else { next::for_list(cluster.next(now).await, context.err)? };
-    let note = |set: &DemandSet| next.as_ref()?.plan.explained.sets.iter().find(|note| note.name == set.name());
-    if args.json {
-        let rows = sets.iter().map(|set| in_json(set, note(set), None, now));
-        show::json(context.out, &rows.collect::<Vec<_>>())?;
-    } else if sets.is_empty() {
-        let name = args.name.as_ref().map(|name| format!(" {}", one_line(name))).unwrap_or_default();
-        writeln!(context.out, "there is no demand set{name}")?;
-    } else {
-        let cells = |set: &&DemandSet| {
-            let has = note(set);
-            [
-                set.name().to_owned(),
-                set.count(now).to_string(),
-                set.need.as_ref().map(needs).unwrap_or_default(),
-                or_blank(has.map(|note| note.ready)),
-                or_blank(has.map(|note| note.coming)),
-                set.revision.to_string(),
-                set.until_at.map(|at| moment(at, now)).unwrap_or_default(),
-                or_blank(has.and_then(SetNote::lacks)),
-            ]
-        };
-        let heads = ["NAME", "COUNT", "NEEDS", "READY", "COMING", "VERSION", "UNTIL", "LACKS"];
-        Rows::of(&heads, sets.iter().map(cells)).print(context.out)?;
-    }
-    Ok(Exit::done_if(args.name.is_none() || !sets.is_empty()))
 }
 
 fn needs(need: &DemandNeed) -> String {

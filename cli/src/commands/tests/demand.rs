@@ -40,23 +40,18 @@ async fn a_set_is_shown_with_what_it_has_until_it_is_over() {
     let mut world = World::with_policy().await;
     // At this time, the lease of the node is valid.
     world.now = at(100);
-    assert_eq!(world.run(&["demand", "show"]).await.done(), "there is no demand set\n");
     world.run(&["demand", "set", "ci", "--size", "small", "--count", "9"]).await.done();
     world.put_node(&fixtures::ready(0)).await;
-    let shown = world.run(&["demand", "show", "--json"]).await.json();
-    let shown = &shown[0];
-    assert_eq!((&shown["name"], &shown["count"], &shown["ready"]), (&"ci".into(), &9.into(), &1.into()));
-    assert_eq!((&shown["coming"], &shown["lacking"], &shown["need"]["size"]), (&3.into(), &5.into(), &"small".into()));
+    let sets = &world.run(&["plan", "--json"]).await.json()["demand_sets"][0];
+    assert_eq!((&sets["name"], &sets["count"], &sets["ready"]), (&"ci".into(), &9.into(), &1.into()));
+    assert_eq!((&sets["coming"], &sets["lacking"]), (&3.into(), &5.into()));
     let line = "demand set ci: 1 of 9 ready, 3 to come; demand set ci lacks 5 of 9: ";
     assert!(world.run(&["plan"]).await.done().contains(line));
     assert!(world.run(&["status"]).await.out.contains(line));
     world.put_job(1).await;
     assert!(world.run(&["jobs"]).await.done().contains(line));
-    let table = world.run(&["demand", "show", "ci"]).await.done();
-    assert!(table.lines().nth(1).unwrap().starts_with("ci    9      size small  1      3       1  "), "{table}");
     world.now = world.now + Span::from_s(900);
-    assert!(world.run(&["demand", "show", "ci"]).await.out.contains("there is no demand set ci"));
-    assert!(world.run(&["demand", "delete", "ci"]).await.done().contains("there is no demand set ci"));
+    assert!(!world.run(&["plan"]).await.done().contains("demand set"));
 }
 
 #[tokio::test]

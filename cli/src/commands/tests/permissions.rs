@@ -4,7 +4,6 @@
 //! Everybody may read every table. So the file lists only the other calls.
 
 use super::*;
-use crate::commands::operate::demand::DemandCommand;
 use crate::commands::set_up::policy::PolicyCommand;
 use model::{Offers, StoredOutput, Work};
 use std::collections::BTreeSet;
@@ -27,7 +26,6 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Node(_)
         | Command::Handles(_)
         | Command::Plan(_)
-        | Command::Demand(DemandCommand::Show(_))
         | Command::History(_)
         | Command::Status(_)
         | Command::Cost(_)
@@ -50,7 +48,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Drain(_)
         | Command::Resume(_)
         | Command::Release(_)
-        | Command::Demand(DemandCommand::Set(_) | DemandCommand::Delete(_))
+        | Command::Demand(_)
         | Command::Teardown(_) => Some("operator"),
     }
 }
@@ -203,8 +201,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["resume", "0"],
         &["release", "missing"],
         &["demand", "set", "ci", "--size", "small", "--count", "1"],
-        &["demand", "show"],
-        &["demand", "delete", "ci"],
         &["cancel", &job],
         &["teardown", "test", "--cancel-jobs", "--terminate", "--timeout-s", "0"],
     ] {

@@ -42,14 +42,6 @@ impl DemandSet {
         let since_at = if is_same { self.since_at } else { Some(now) };
         self.with(DemandTerms { until_at: Some(until_at), since_at, need: Some(need), count: many.into(), revision })
     }
-
-    /// The set after it was deleted; `None` if it does not apply any more. clean-stale-records deletes the row.
-    #[must_use]
-    pub fn ended(&self, now: Time) -> Option<Self> {
-        let revision = self.revision.saturating_add(1);
-        let ended = || DemandTerms { count: 0, until_at: Some(now), revision, ..self.entry.clone() };
-        self.applies(now).then(|| self.with(ended()))
-    }
 }
 
 impl Control {
@@ -92,17 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_is_deleted_counts_as_zero_and_is_deleted_once() {
+    fn a_set_is_over_at_its_end() {
         let set = never().wanted(small(), 3, at(900), at(0));
-        let ended = set.ended(at(5)).unwrap();
-        assert_eq!((ended.count(at(5)), ended.revision, ended.ended(at(6))), (0, 2, None));
-        assert_eq!(never().ended(at(5)), None);
         let is_over = |set: &DemandSet, s| {
             let mut control = Control::default();
             control.put(set);
             control.over(at(s)).len() == 1
         };
-        assert!(is_over(&ended, 5));
         assert!(!is_over(&set, 899) && is_over(&set, 900));
     }
 

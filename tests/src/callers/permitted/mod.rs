@@ -441,7 +441,6 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("ReaderPolicy", &["jobs", "--name", "none"], true),
     ("ReaderPolicy", &["submit", "--", "true"], false),
     ("ReaderPolicy", &["release", "missing"], false),
-    ("ReaderPolicy", &["demand", "show"], true),
     ("SubmitterPolicy", &["submit", "--", "true"], true),
     ("SubmitterPolicy", &["submit", "--array", "0-2%2", "--", "true"], true),
     ("SubmitterPolicy", &["cancel", "--name", "none", "--yes"], true),
@@ -451,7 +450,6 @@ const COMMANDS: &[(&str, &[&str], bool)] = &[
     ("OperatorPolicy", &["submit", "--", "true"], true),
     ("OperatorPolicy", &["release", "missing"], true),
     ("OperatorPolicy", &["demand", "set", "ci", "--size", "small", "--count", "1"], true),
-    ("OperatorPolicy", &["demand", "delete", "ci"], true),
     ("OperatorPolicy", &["teardown", "CLUSTER", "--terminate", "--timeout-s", "0"], true),
 ];
 
