@@ -125,7 +125,6 @@ pub const SIGNS: &[Sign] = &[
     Sign { name: "stopping", raise: work::stopping, alarms: &[] },
     Sign { name: "handle", raise: work::stuck, alarms: &[] },
     Sign { name: "starting", raise: work::starting, alarms: &[] },
-    Sign { name: "unheld", raise: work::unheld, alarms: &[] },
     Sign { name: "demand", raise: work::demand, alarms: &[] },
     Sign { name: "waiting", raise: work::waiting, alarms: &[] },
     Sign { name: "idle", raise: work::idle, alarms: &[] },

@@ -4,9 +4,7 @@ use super::facts::{Facts, Raised, SignLevel, at_most};
 use super::say::{one_line, rough, several, when};
 use crate::observation::ENDED;
 use model::explain::name_of;
-use model::{
-    AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, NodeStatus, SetNote, Slot, Span, Waiting,
-};
+use model::{AllocSummary, ClientStatus, Desired, Handle, JobState, NodeRecord, SetNote, Slot, Span, Waiting};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Ended;
 
@@ -14,10 +12,6 @@ use store::Ended;
 const FAILED: usize = 3;
 /// The longest wait before a node's next call, as a multiple of its heartbeat interval.
 const LONGEST_JITTER: i64 = 2;
-/// A job that nothing holds is placed within this time.
-const PLACED: Span = Span::from_s(600);
-/// Several runs see an idle node within this time.
-const IDLE: Span = Span::from_s(180);
 
 fn count(ended: &[Ended], state: JobState) -> usize {
     ended.iter().filter(|ended| ended.job.state == state).count()
@@ -121,27 +115,6 @@ pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
 fn heard(facts: &Facts<'_>) -> BTreeSet<Slot> {
     let heard = |node: &&NodeRecord| node.contact().is_some_and(|c| c.lease_expires_at >= facts.now);
     facts.nodes.iter().filter(heard).map(|node| node.slot).collect()
-}
-
-pub(super) fn unheld(facts: &Facts<'_>) -> Vec<Raised> {
-    let Some(explained) = facts.next.explained() else { return Vec::new() };
-    let idle = |node: &NodeRecord| {
-        let since = node.contact().filter(|c| c.status == NodeStatus::Ready).and_then(|c| c.idle_since_at);
-        node.takes_work() && since.is_some_and(|since| facts.now.since(since) >= IDLE)
-    };
-    if !facts.nodes.iter().any(idle) {
-        return Vec::new();
-    }
-    let held = explained.by_job();
-    let waits = facts.jobs.iter().filter(|job| {
-        job.state == JobState::Queued
-            && !job.is_ineligible()
-            && facts.now.since(job.submitted_at) >= PLACED
-            && !held.contains_key(&job.job_id)
-    });
-    let line = |waited: Span, name: String| format!("job {name} waits since {}, and nothing holds it", rough(waited));
-    let lines = waits.map(|job| (SignLevel::Caution, line(facts.now.since(job.submitted_at), name_of(job))));
-    at_most("unheld", lines, "nodekeeper plan")
 }
 
 pub(super) fn demand(facts: &Facts<'_>) -> Vec<Raised> {

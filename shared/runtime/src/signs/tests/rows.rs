@@ -450,16 +450,6 @@ pub(super) const ROWS: &[Row] = &[
         |s| (s.nodes, s.allocs) = (vec![heard(0, 121)], vec![placed(601)]),
     ),
     row(
-        ("unheld", Caution),
-        |s| idle_beside_a_job(s, 180),
-        &["waits since 27 h, and nothing holds it"],
-        (|s| idle_beside_a_job(s, 179), Well),
-        |s| {
-            idle_beside_a_job(s, 180);
-            s.explained.waits(&job(0).summary, &[Reason::RegroupingMembers {}]);
-        },
-    ),
-    row(
         ("offers", Wrong),
         |s| s.offers(|c| *part(c, CataloguePart::Types) = away(None)),
         &["the instance types cannot be read, and were never read: AccessDenied"],
@@ -584,13 +574,6 @@ fn marked(ago: i64) -> Handle {
 
 fn placed(ago: i64) -> AllocSummary {
     model::Alloc::place(alloc_id(0), &job(0), &ready(0), at(NOW - ago)).unwrap().summary
-}
-
-fn idle_beside_a_job(state: &mut State, for_s: i64) {
-    state.jobs = vec![job(0).summary];
-    if let NodeState::InUse(node) = &mut state.nodes[0].state {
-        node.contact.idle_since_at = Some(at(NOW - for_s));
-    }
 }
 
 fn set(coming: u32) -> SetNote {
