@@ -48,10 +48,10 @@ def each_once(elements):
         first = json.loads(local.run("job", jobs[-1]["job_id"], "--json").stdout)
         check("a job says which elements failed, and with which code", "exit:3" in json.dumps(first["elements"]), first["elements"])
         for element, code in ((5, "exit:0"), (7, "exit:3"), (elements - 1, "exit:0")):
-            said = local.run("logs", "many", "--element", str(element))
+            said = local.run("logs", f"many[{element}]")
             check(f"element {element} has its own output", said.stdout == f"this is {element}\n" and code in said.stderr, said)
-        failed = local.run("logs", "many", "--element", str(elements))
-        check("one that does not exist is refused", failed.returncode == 1 and "has the element" in failed.stderr, failed)
+        failed = local.run("logs", f"many[{elements}]")
+        check("one that does not exist is refused", failed.returncode == 1 and "no stored job with the number" in failed.stderr, failed)
 
 
 def refusals():

@@ -22,7 +22,7 @@ use std::ops::Range;
 )]
 pub struct LogsArgs {
     /// The id of a job or of one alloc, a part of it, or the job's name. Of an array, the output of each job, in the order of their
-    /// numbers; NAME[3] is number 3
+    /// numbers; NAME[3] is number 3, also of an element of a pack
     #[arg(value_name = "JOB")]
     id: String,
     /// Go on until the job ends
@@ -40,9 +40,6 @@ pub struct LogsArgs {
     /// The member of a job of several nodes [default: with --follow 0, else all of them]
     #[arg(long, value_name = "N")]
     member: Option<u32>,
-    /// Only what this element of a pack printed; JOB may be the name of the whole array
-    #[arg(long, value_name = "N", conflicts_with_all = ["follow", "member", "tail"])]
-    element: Option<u32>,
 }
 
 impl LogsArgs {
@@ -62,22 +59,14 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
     if args.follow && meant.ids.len() > 1 {
         return Err(is_array(&args.id, &meant.ids).context("--follow follows one job"));
     }
-    let (mut outcome, mut has_element) = (Exit::Done, args.element.is_none());
+    let mut outcome = Exit::Done;
     for job_id in &meant.ids {
         let job = cluster.store.job(*job_id).await?.ok_or_else(|| no_job(*job_id))?;
-        let part = match args.element {
-            Some(n) => Some(meant.elements(&job).within(&Ranges::of(n, n))),
-            None => meant.given_part(&job),
-        };
-        if part.as_ref().is_some_and(Ranges::is_empty) {
-            continue;
-        }
-        has_element = true;
         let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
         if args.follow {
             return follow(context, &cluster, job, allocs, args, only).await;
         }
-        let printed = match part.filter(|_| job.work.pack.is_some()) {
+        let printed = match meant.given_part(&job).filter(|_| job.work.pack.is_some()) {
             Some(part) => of_elements(context, &cluster, args, &job, &allocs, &part).await?,
             None => of_job(context, &cluster, &job, allocs, args, only).await?,
         };
@@ -85,12 +74,6 @@ pub(crate) async fn logs(context: &mut Context<'_>, args: &LogsArgs) -> anyhow::
             outcome = missing;
         }
     }
-    let element = args.element.unwrap_or_default();
-    ensure!(
-        has_element,
-        "no job {} has the element {element}: `nodekeeper job` shows its elements",
-        show::one_line(&args.id)
-    );
     Ok(outcome)
 }
 

@@ -499,9 +499,9 @@ async fn logs_says_how_an_element_ended_whose_part_of_the_output_is_not_known() 
     for (element, says) in [
         ("5", "element 5 ended with signal:9, and which part of the output is its own is not known"),
         ("7", "nothing is known of element 7 yet"),
-        ("10", "has the element 10"),
+        ("10", "no stored job with the number 10"),
     ] {
-        let error = world.run(&["logs", &id, "--element", element]).await.error();
+        let error = world.run(&["logs", &format!("{id}[{element}]")]).await.error();
         assert!(error.contains(says), "{error}");
     }
 }
