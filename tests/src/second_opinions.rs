@@ -10,6 +10,7 @@ use cloud::{AwsOffers, Ec2};
 use model::policy::example_json;
 use model::{ActionName, Arch, Cloud, InstanceState, LaunchRequest, LaunchSettings, Offers, Policy, Span, fixtures};
 use nodekeeper_cli::local::tables;
+use runtime::answer::ActionOutcome;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -185,7 +186,7 @@ async fn nightly_poll_and_scale_passes_with_moto_for_ec2() {
     let cloud = Ec2::new(client, world.cluster.clone());
     let pass = async || {
         let run = poll_and_scale::tick(&world.store, &cloud, &world.settings, &json!({}), world.clock()).await;
-        run.unwrap().actions.into_iter().map(|a| (a.action, a.done)).collect::<Vec<_>>()
+        run.unwrap().actions.into_iter().map(|a| (a.action, a.outcome == ActionOutcome::Done)).collect::<Vec<_>>()
     };
     let job = world.submit(job(&["one"])).await;
     assert_eq!(pass().await, [(ActionName::Launch, true)]);

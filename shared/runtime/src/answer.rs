@@ -4,12 +4,11 @@
 //! Does not: decide or carry out anything.
 
 use crate::clock::RunClock;
-use crate::http::{MAX_LIST_BYTES, bytes_in_answer, first_part};
 use crate::observation::ObservedCounts;
 use crate::signs::Raised;
 use model::action::PlanRow;
 use model::control::Tally;
-use model::{ActionName, CloudError, Describe, Explanation, LaunchError, NotPossible, Plan, Time};
+use model::{ActionName, CloudError, Describe, LaunchError, NotPossible, Plan, Time};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::{DbError, WriteError};
@@ -88,21 +87,18 @@ impl From<DbError> for ActError {
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct ActionAnswer {
     pub action: ActionName,
     pub subject: String,
     pub reason: String,
-    pub done: bool,
     pub outcome: ActionOutcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ActionAnswer {
     pub fn new(row: PlanRow, ActionResult { outcome, error }: ActionResult) -> Self {
-        let done = outcome == ActionOutcome::Done;
-        Self { action: row.action, subject: row.subject, reason: row.reason, done, outcome, error }
+        Self { action: row.action, subject: row.subject, reason: row.reason, outcome, error }
     }
 
     /// One answer for each action that a dry run has planned.
@@ -127,17 +123,12 @@ pub struct RunAnswer {
     pub function: &'static str,
     pub observed_at: Time,
     pub observed: ObservedCounts,
+    /// Not in the JSON, which could be larger than the 6 MB that Lambda takes. Events tell of each.
+    #[serde(skip)]
     pub actions: Vec<ActionAnswer>,
-    /// How many actions had each outcome, also those that [`RunAnswer::bounded`] left out.
+    /// How many actions had each outcome.
     pub outcomes: BTreeMap<ActionOutcome, usize>,
-    /// How many rows of all lists [`RunAnswer::bounded`] left out.
-    #[serde(skip_serializing_if = "model::left_out::is_default")]
-    pub left_out: usize,
-    pub left_for_next_run: usize,
     pub duration_ms: i64,
-    /// What the run did not do, and why. Only poll-and-scale says this.
-    #[serde(flatten)]
-    pub explained: Explanation,
     /// What was refused in a dry run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Raised>,
@@ -175,7 +166,6 @@ impl RunAnswer {
         clock: &RunClock,
         ran: Ran,
     ) -> Self {
-        let left_for_next_run = count(&actions, ActionOutcome::Left);
         let mut outcomes = BTreeMap::new();
         for action in &actions {
             *outcomes.entry(action.outcome).or_default() += 1;
@@ -186,76 +176,11 @@ impl RunAnswer {
             observed,
             actions,
             outcomes,
-            left_out: 0,
-            left_for_next_run,
             duration_ms: clock.elapsed().as_ms(),
-            explained: Explanation::default(),
             refused: Vec::new(),
             ran,
             unready: 0,
             wrong: Vec::new(),
         }
-    }
-
-    /// The answer with the first rows of each list, as many as fit in about 1 MiB. Lambda fails an invocation whose
-    /// answer is larger than 6 MB. Actions that failed come before all others.
-    #[must_use]
-    pub fn bounded(mut self) -> Self {
-        if self.actions.iter().map(bytes_in_answer).sum::<usize>() > MAX_LIST_BYTES {
-            self.actions.sort_by_key(|a| a.outcome != ActionOutcome::Failed);
-        }
-        self.left_out += cut(&mut self.actions);
-        let explained = &mut self.explained;
-        self.left_out += cut(&mut explained.waiting);
-        self.left_out += cut(&mut explained.staying);
-        self.left_out += cut(&mut explained.limits);
-        self
-    }
-}
-
-/// Cuts a list where it becomes too long. Returns how many rows that removes.
-fn cut<R: Serialize, L: Default + Extend<R> + IntoIterator<Item = R>>(list: &mut L) -> usize {
-    let rows = Vec::from_iter(std::mem::take(list));
-    let all = rows.len();
-    let part = first_part(rows);
-    let kept = part.len();
-    list.extend(part);
-    all - kept
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model::fixtures::at;
-    use std::time::Duration;
-
-    #[test]
-    fn an_answer_of_a_run_with_many_actions_fits_in_what_lambda_takes() {
-        let row = |n: usize| ActionAnswer {
-            action: ActionName::Place,
-            subject: format!("job#{n}"),
-            reason: "it fits".repeat(20),
-            done: n != 9_999,
-            outcome: if n == 9_999 { ActionOutcome::Failed } else { ActionOutcome::Done },
-            error: (n == 9_999).then(|| "refused".to_owned()),
-        };
-        let clock = RunClock::new(at(0), None, Duration::from_secs(50));
-        let answer = |rows: usize| {
-            let actions = (0..rows).map(row).collect();
-            RunAnswer::new("f", at(0), ObservedCounts::default(), actions, &clock, Ran::Whole).bounded()
-        };
-        let many = answer(28_000);
-        let shown = many.actions.len();
-        assert!(serde_json::to_vec(&many).unwrap().len() < 2 * MAX_LIST_BYTES);
-        assert_eq!(many.actions[0].subject, "job#9999", "the one that failed");
-        assert_eq!(many.actions[1].subject, "job#0");
-        assert_eq!(many.left_out, 28_000 - shown);
-        assert_eq!(many.outcomes, [(ActionOutcome::Done, 27_999), (ActionOutcome::Failed, 1)].into());
-        let mut obeyed = answer(0);
-        obeyed.actions = (0..9_999).map(|n| ActionAnswer { reason: "\u{1b}".repeat(300), ..row(n) }).collect();
-        assert!(serde_json::to_vec(&obeyed.bounded()).unwrap().len() < 2 * MAX_LIST_BYTES, "each takes six bytes");
-        let few = answer(100);
-        assert_eq!((few.actions.len(), few.left_out), (100, 0));
-        assert_eq!(few.actions[99].subject, "job#99");
     }
 }

@@ -67,7 +67,6 @@ async fn run<C: Controller>(
     let now = clock.now();
     let plan = C::PLAN(&seen, now);
     let wrong = signs::wrong(C::FUNCTION, &Facts::of_run(C::FUNCTION, &seen, &plan, now));
-    let (explained, unready) = (plan.explained.clone(), plan.unready);
     let run = Run::new(C::FUNCTION, store, &seen, clock);
     let (actions, refused) = if ran == Ran::Whole {
         (controller.act(run, &plan).await, Vec::new())
@@ -75,5 +74,5 @@ async fn run<C: Controller>(
         (ActionAnswer::of_dry_run(&plan), controller.dry_run(run).await)
     };
     let answer = RunAnswer::new(C::FUNCTION.name, seen.observed_at, seen.counts(), actions, &clock, ran);
-    Ok(RunAnswer { explained, refused, unready, wrong, ..answer })
+    Ok(RunAnswer { refused, unready: plan.unready, wrong, ..answer })
 }

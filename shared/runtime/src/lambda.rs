@@ -154,7 +154,7 @@ impl FunctionInstance {
             Ok(Reply::Run(answer)) => {
                 metrics::log(&answer);
                 metrics::of_run(&answer, &self.cluster, clock.now()).into_iter().for_each(emit);
-                Ok(model::left_out::to_json(&answer.bounded()).unwrap_or_default())
+                Ok(model::left_out::to_json(&answer).unwrap_or_default())
             }
             Err(e) => {
                 tracing::error!("{} failed: {e}", self.name);

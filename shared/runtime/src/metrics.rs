@@ -80,7 +80,7 @@ pub fn log(answer: &RunAnswer) {
         done = count(&answer.actions, ActionOutcome::Done),
         conflicts = count(&answer.actions, ActionOutcome::Conflict),
         failed = count(&answer.actions, ActionOutcome::Failed),
-        left = answer.left_for_next_run,
+        left = count(&answer.actions, ActionOutcome::Left),
         held_back = actions(answer, ActionName::HoldBack),
         warnings = actions(answer, ActionName::Warn),
         wrong = answer.wrong.join(" "),

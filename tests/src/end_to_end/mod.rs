@@ -182,7 +182,7 @@ fn cargo_lambda_watches_and_invokes_all_four_functions() {
                 assert_eq!(answer["statusCode"], 503, "{}: {answer}", path.display());
             } else {
                 assert_eq!(answer["function"], function.name, "{}: {answer}", path.display());
-                assert!(answer["duration_ms"].is_number() && answer["actions"].is_array(), "{answer}");
+                assert!(answer["duration_ms"].is_number() && answer["outcomes"].is_object(), "{answer}");
             }
         }
     }

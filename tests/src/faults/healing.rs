@@ -3,6 +3,7 @@
 
 use crate::world::{World, job, quick_policy};
 use model::{Alloc, ClientStatus, JobState, NodeId, NodeRecord, Subject};
+use runtime::answer::{ActionAnswer, ActionOutcome};
 use serde_json::json;
 
 /// A world with one ready node that has no work, and will not be shut down soon.
@@ -49,7 +50,9 @@ async fn an_alloc_that_only_a_node_record_lists_is_taken_off_it() {
         }
         world.pass(5);
         let run = world.poll().await.unwrap();
-        let told = run.actions.into_iter().filter(|a| a.subject == Subject::Alloc(id).to_string() && a.done);
+        let is_done =
+            |a: &ActionAnswer| a.subject == Subject::Alloc(id).to_string() && a.outcome == ActionOutcome::Done;
+        let told = run.actions.into_iter().filter(is_done);
         let told: Vec<_> = told.collect();
         assert!(!told.is_empty(), "{row:?}");
         let after = world.record(node_id).await;
