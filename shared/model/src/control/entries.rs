@@ -135,8 +135,6 @@ entries! {
         duration_ms: i64,
         /// When the last successful run began. A run is successful if it could observe and ended in time.
         last_success_at: Option<Time>,
-        /// The time from the start of the previous run to the start of the last run, in milliseconds.
-        period_ms: Option<i64>,
         /// How many nodes were in use, written by poll-and-scale. heartbeat-ingest derives the time between heartbeats
         /// from this number.
         in_use: Option<u64>,

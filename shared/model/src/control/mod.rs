@@ -61,7 +61,6 @@ impl RunRow {
             started_at,
             duration_ms: took.as_ms(),
             last_success_at: Some(started_at),
-            period_ms: before.map(|before| started_at.since(before.started_at).as_ms()),
             actions: tally.done,
             left: tally.left,
             failed: tally.failed,
