@@ -35,24 +35,15 @@ impl Drop for Interest {
 }
 
 /// Why some work ended early: the payload of its `io::Error`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverBounds {
+    #[error("it is too large: it has more than {}", ByteCount(*.0))]
     Bytes(u64),
+    #[error("it has too many files and folders: more than {0}")]
     Entries(u64),
+    #[error("it was given up")]
     Interest,
 }
-
-impl fmt::Display for OverBounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(most) => write!(f, "it is too large: it has more than {}", ByteCount(*most)),
-            Self::Entries(most) => write!(f, "it has too many files and folders: more than {most}"),
-            Self::Interest => f.write_str("it was given up"),
-        }
-    }
-}
-
-impl std::error::Error for OverBounds {}
 
 impl From<OverBounds> for io::Error {
     fn from(over: OverBounds) -> Self {
