@@ -47,7 +47,8 @@ impl<'de> Visitor<'de> for StrictVisitor {
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
         // Above 2^53 a float may stand for another number than the one that was written.
         let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
-        Ok(if is_whole { json_integer(value) } else { value.into() })
+        let whole = if is_whole { format!("{value:.0}").parse::<i64>().ok() } else { None };
+        Ok(whole.map_or_else(|| value.into(), Value::from))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
@@ -68,10 +69,6 @@ impl<'de> Visitor<'de> for StrictVisitor {
         }
         Ok(object.into())
     }
-}
-
-fn json_integer(value: f64) -> Value {
-    format!("{value:.0}").parse::<i64>().map_or_else(|_| value.into(), Value::from)
 }
 
 #[cfg(test)]
