@@ -25,7 +25,9 @@ use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
 use cloud::PRICES_REGION;
 use ec2_stand_in::Ec2Region;
 use guard::{KeyPair, Refuse, Signatures};
@@ -159,7 +161,19 @@ fn variables(credentials: &KeyPair) -> [(&'static str, String); 2] {
 
 /// Refuses requests of pages in a browser.
 pub(super) fn programs_only(router: Router) -> Router {
-    router.layer(from_fn(origin::programs_only))
+    router.layer(from_fn(async |request: Request, next: Next| match of_program(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }))
+}
+
+/// Whether a program asks, by a name of this machine.
+fn of_program(headers: &HeaderMap) -> Result<(), origin::Refused> {
+    origin::by_our_name(headers)?;
+    if headers.contains_key(header::ORIGIN) || headers.contains_key(origin::SITE) {
+        return Err((StatusCode::FORBIDDEN, "only programs are answered here, and no page in a browser\n"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -168,6 +182,19 @@ mod tests {
     use ec2_stand_in::{Ec2Settings, NoMachines};
     use model::catalogue::Offers;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn pages_are_no_programs() {
+        let asked = |more: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [("host", "127.0.0.1:7070")].iter().chain(more) {
+                headers.insert(*name, value.parse().unwrap());
+            }
+            of_program(&headers).is_ok()
+        };
+        assert!(asked(&[]) && !asked(&[("host", "evil.example")]));
+        assert!(!asked(&[("sec-fetch-site", "none")]) && !asked(&[("origin", "http://127.0.0.1:7070")]));
+    }
 
     #[tokio::test]
     async fn ec2_the_price_list_and_service_quotas_answer_requests_that_are_signed_for_them() {

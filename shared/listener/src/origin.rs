@@ -7,35 +7,15 @@
 //! Guarantees: a page of another site gets no data and changes nothing.
 //! Does not: know users.
 
-use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 /// The names of this machine.
 const OURS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// The header with the site of the page that asks. All current browsers send it to this machine.
-const SITE: &str = "sec-fetch-site";
+pub const SITE: &str = "sec-fetch-site";
 
 /// Why a request is refused.
 pub type Refused = (StatusCode, &'static str);
-
-/// For a service of programs: refuses every request of a page.
-pub async fn programs_only(request: Request, next: Next) -> Response {
-    match of_program(request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    }
-}
-
-/// Whether a program asks, by a name of this machine.
-fn of_program(headers: &HeaderMap) -> Result<(), Refused> {
-    by_our_name(headers)?;
-    if headers.contains_key(header::ORIGIN) || headers.contains_key(SITE) {
-        return Err((StatusCode::FORBIDDEN, "only programs are answered here, and no page in a browser\n"));
-    }
-    Ok(())
-}
 
 /// Whether our own page asks, or a person who opens it, even by a link of another site.
 pub fn of_our_page(method: &Method, headers: &HeaderMap) -> Result<(), Refused> {
@@ -52,7 +32,7 @@ pub fn of_our_page(method: &Method, headers: &HeaderMap) -> Result<(), Refused> 
 }
 
 /// Whether the request names this machine. The port may be another one, as with a forwarded port.
-fn by_our_name(headers: &HeaderMap) -> Result<(), Refused> {
+pub fn by_our_name(headers: &HeaderMap) -> Result<(), Refused> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
@@ -102,26 +82,25 @@ mod tests {
         let host = ("host", "127.0.0.1:7070");
         let (navigate, document) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
         let cross = ("sec-fetch-site", "cross-site");
-        // The headers, and whether a part for programs and the page answer.
+        // The headers, and whether the page answers.
         type Headers<'a> = &'a [(&'static str, &'a str)];
-        let cases: &[(Headers<'_>, bool, bool)] = &[
-            (&[host], true, true),
-            (&[host, ("sec-fetch-site", "none"), navigate, document], false, true),
-            (&[host, ("sec-fetch-site", "same-origin")], false, true),
-            (&[host, ("origin", "http://127.0.0.1:7070")], false, true),
-            (&[host, cross, navigate, document], false, true),
-            (&[host, cross, navigate, ("sec-fetch-dest", "iframe")], false, false),
-            (&[host, cross], false, false),
+        let cases: &[(Headers<'_>, bool)] = &[
+            (&[host], true),
+            (&[host, ("sec-fetch-site", "none"), navigate, document], true),
+            (&[host, ("sec-fetch-site", "same-origin")], true),
+            (&[host, ("origin", "http://127.0.0.1:7070")], true),
+            (&[host, cross, navigate, document], true),
+            (&[host, cross, navigate, ("sec-fetch-dest", "iframe")], false),
+            (&[host, cross], false),
             // Another port of this machine is another program's page.
-            (&[host, ("sec-fetch-site", "same-site")], false, false),
-            (&[host, ("origin", "http://127.0.0.1:7071")], false, false),
-            (&[host, ("origin", "https://evil.example")], false, false),
-            (&[host, ("origin", "null")], false, false),
+            (&[host, ("sec-fetch-site", "same-site")], false),
+            (&[host, ("origin", "http://127.0.0.1:7071")], false),
+            (&[host, ("origin", "https://evil.example")], false),
+            (&[host, ("origin", "null")], false),
         ];
-        for (given, program, page) in cases {
+        for (given, page) in cases {
             let given = headers(given);
-            let asked = (of_program(&given).is_ok(), of_our_page(&Method::GET, &given).is_ok());
-            assert_eq!(asked, (*program, *page), "{given:?}");
+            assert_eq!(of_our_page(&Method::GET, &given).is_ok(), *page, "{given:?}");
             assert!(of_our_page(&Method::POST, &given).is_err());
         }
     }
