@@ -35,8 +35,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("pause", "nodekeeper pause sweep"),
     ("plan", "nodekeeper plan --policy new.toml"),
     ("policy check", "nodekeeper policy check policy.toml"),
-    ("policy diff", "nodekeeper policy diff policy.toml"),
-    ("policy edit", "nodekeeper policy edit --editor nano"),
     ("policy set", "nodekeeper policy set policy.toml"),
     ("policy show", "nodekeeper policy show --defaults > policy.toml && nodekeeper policy check policy.toml"),
     ("release", "nodekeeper release launches"),

@@ -1,8 +1,8 @@
-//! `policy check`, `policy set`, `policy edit`, `policy diff`, `policy show`.
+//! `policy check`, `policy set`, `policy show`.
 //!
 //! Guarantees: a policy is stored only if all of it is valid, and only if the stored version has not changed since the
-//! printed difference was computed. A file that `policy show` made from another version is refused. The stored policy has every default filled in, so that a release with other
-//! defaults changes nothing by itself. An edited text that is not stored is not lost: its file is kept.
+//! printed difference was computed. A file that `policy show` made from another version is refused. The stored policy has every
+//! default filled in, so that a release with other defaults changes nothing by itself.
 //! If EC2 can be asked from here, the functions know at once what the sizes of a stored policy mean, and the quotas of the account.
 //! Does not: decide what is valid; `model::policy` does. Keep comments: the stored policy has none.
 
@@ -18,19 +18,14 @@ use runtime::catalogue;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use store::WriteError;
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum PolicyCommand {
-    /// Check a file and name every mistake in it; if EC2 can be asked, also what it does not have
+    /// Check a file and name every mistake in it; with a cluster also what `set` would change, and what EC2 does not have
     Check(FileArgs),
     /// Store a file as the policy and print what changes
     Set(FileArgs),
-    /// Change the stored policy in an editor
-    Edit(EditArgs),
-    /// Print what `set` would change; the exit code is 1 if there is a change
-    Diff(FileArgs),
     /// Print the stored policy, or with --defaults a policy to begin with
     Show(ShowPolicyArgs),
 }
@@ -54,23 +49,10 @@ pub struct ShowPolicyArgs {
     json: bool,
 }
 
-/// `policy edit`
-#[derive(Args, Clone, Debug)]
-pub struct EditArgs {
-    /// The editor: a command that takes a file. By default VISUAL, then EDITOR, then vi
-    #[arg(long, env = "VISUAL", hide_env_values = true)]
-    visual: Option<String>,
-    /// As --visual, if that is not given
-    #[arg(long, env = "EDITOR", hide_env_values = true, default_value = "vi")]
-    editor: String,
-}
-
 pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> anyhow::Result<Exit> {
     match command {
         PolicyCommand::Check(args) => check(context, args).await,
         PolicyCommand::Set(args) => set(context, args).await,
-        PolicyCommand::Edit(args) => edit(context, args).await,
-        PolicyCommand::Diff(args) => diff(context, args).await,
         PolicyCommand::Show(args) => print(context, args).await,
     }
 }
@@ -112,17 +94,25 @@ fn parse(text: &str, file: &Path) -> anyhow::Result<Policy> {
     Ok(policy)
 }
 
-/// Checks a file. If EC2 can be asked from here, its answers are compared, too.
+/// Checks a file. If a cluster can be asked from here, says what `set` would change in its policy, and what EC2 does not have.
 async fn check(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
     let policy = parse(&text_of(context, &args.file)?, &args.file)?;
     let sizes = show::several(policy.size.len() + policy.several.len(), "size");
     let max = show::several(policy.nodes.max, "node");
     writeln!(context.out, "{} is valid: {sizes}, at most {max}", args.file.display())?;
-    let offered = match context.cluster().await {
-        Ok(cluster) => ask(&cluster, &policy, context.now()).await,
-        Err(error) => Err(error),
+    let cluster = context.cluster().await;
+    if let Ok(cluster) = &cluster
+        && let Ok(Some(stored)) = cluster.store.ingest_control().await.map(|control| control.policy)
+    {
+        for line in difference(&as_stored(Some(&stored)), &policy.to_json()) {
+            writeln!(context.out, "{line}")?;
+        }
+    }
+    let offered = match &cluster {
+        Ok(cluster) => ask(cluster, &policy, context.now()).await.ok(),
+        Err(_) => None,
     };
-    let is_compared = offered.is_ok();
+    let is_compared = offered.is_some();
     let policy = policy.with_catalogue(offered.unwrap_or_default());
     for line in cautions(&policy) {
         writeln!(context.err, "{line}")?;
@@ -194,16 +184,6 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
-async fn diff(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
-    let document = parse(&text_of(context, &args.file)?, &args.file)?.to_json();
-    let before = context.cluster().await?.store.ingest_control().await?.policy;
-    let changes = difference(&as_stored(before.as_ref()), &document);
-    for line in &changes {
-        writeln!(context.out, "{line}")?;
-    }
-    Ok(Exit::done_if(changes.is_empty()))
-}
-
 async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Result<Exit> {
     if args.defaults {
         write!(context.out, "{}", reference())?;
@@ -217,33 +197,6 @@ async fn print(context: &mut Context<'_>, args: &ShowPolicyArgs) -> anyhow::Resu
     } else {
         write!(context.out, "{}", as_toml(version, document)?)?;
     }
-    Ok(Exit::Done)
-}
-
-async fn edit(context: &mut Context<'_>, args: &EditArgs) -> anyhow::Result<Exit> {
-    let editor = args.visual.as_deref().filter(|visual| !visual.is_empty()).unwrap_or(&args.editor);
-    let cluster = context.cluster().await?;
-    let control = cluster.store.ingest_control().await?;
-    let (policy, version) = control.checked_policy()?;
-    let text = as_toml(version, policy.to_json())?;
-    let file = tempfile::Builder::new().prefix("nodekeeper-policy-").suffix(".toml").tempfile()?;
-    std::fs::write(file.path(), &text)?;
-    open(editor, file.path())?;
-    let edited = bounded::file(file.path())?;
-    if edited == text {
-        writeln!(context.out, "nothing changed")?;
-        return Ok(Exit::Done);
-    }
-    let stored = match Policy::from_toml(&edited) {
-        Ok(policy) => store_over(context, &cluster, control.policy.as_ref(), &policy.to_json()).await,
-        Err(error) => Err(error.into()),
-    };
-    if let Err(error) = stored {
-        let (_, path) = file.keep().context("the edited file cannot be kept")?;
-        let path = path.display();
-        return Err(error.context(format!("the edited policy is in {path}, for `nodekeeper policy set {path}`")));
-    }
-    ask_and_keep(context, &cluster).await?;
     Ok(Exit::Done)
 }
 
@@ -279,16 +232,6 @@ pub(super) fn remark(context: &mut Context<'_>, policy: &Policy) -> anyhow::Resu
         writeln!(context.err, "{says}")?;
     }
     Ok(faults.is_empty())
-}
-
-/// Opens the editor by a shell, because the command may have arguments.
-fn open(editor: &str, file: &Path) -> anyhow::Result<()> {
-    let status = Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(file).status();
-    let status = status.with_context(|| format!("the editor {} cannot be started", show::one_line(editor)))?;
-    if !status.success() {
-        bail!("nothing was stored: the editor {} ended with {status}", show::one_line(editor));
-    }
-    Ok(())
 }
 
 /// The stored policy as this release reads it. An older release may have stored it.

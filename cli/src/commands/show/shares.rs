@@ -21,7 +21,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &SharesArgs) -> anyhow:
     let seen = Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await?;
     let policy = &seen.policy;
     if policy.share.is_empty() && !args.json {
-        let none = "the policy has no shares: add [[share]] with `nodekeeper policy edit`; `nodekeeper policy show --defaults` shows how";
+        let none = "the policy has no shares: add [[share]] to the file of `nodekeeper policy set`; `nodekeeper policy show --defaults` shows how";
         return Err(UsageError(none.to_owned()).into());
     }
     let rows = shares(&seen);

@@ -18,7 +18,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Up(_)
         | Command::Down(_)
         | Command::Doctor(_) => None,
-        Command::Policy(PolicyCommand::Show(_) | PolicyCommand::Diff(_))
+        Command::Policy(PolicyCommand::Show(_))
         | Command::Jobs(_)
         | Command::Job(_)
         | Command::Logs(_)
@@ -42,7 +42,7 @@ fn who(command: &Command) -> Option<&'static str> {
         | Command::Change(_)
         | Command::Exec(_)
         | Command::Shell(_) => Some("submitter"),
-        Command::Policy(PolicyCommand::Set(_) | PolicyCommand::Edit(_))
+        Command::Policy(PolicyCommand::Set(_))
         | Command::Sizes(_)
         | Command::Hold(_)
         | Command::Drain(_)
@@ -169,7 +169,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
     let mut made = BTreeMap::<&str, BTreeSet<String>>::new();
     for line in [
         &["policy", "show"][..],
-        &["policy", "diff", &as_stored],
         &["jobs"],
         &["jobs", "--all"],
         &["job", &job],
