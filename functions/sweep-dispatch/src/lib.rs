@@ -71,12 +71,6 @@ impl Sweep {
     }
 }
 
-/// Reads what a scheduled run needs for its decisions: the handles that are due, the live allocs, and then the
-/// node records.
-pub async fn observe(store: &Store, now: Time) -> Result<Observation, ObserveError> {
-    Observation::read_for_sweep(store, now).await
-}
-
 /// One scheduled run.
 pub async fn tick(store: &Store, input: &Value, clock: RunClock) -> Result<RunAnswer, ObserveError> {
     controller::tick(&Schedule(store), store, input, clock).await
@@ -93,7 +87,7 @@ impl Controller for Schedule<'_> {
     const PLAN: fn(&Observation, Time) -> SweepPlan = plan;
 
     async fn observe(&self, now: Time, _: RunClock, _: Ran) -> Result<Observation, ObserveError> {
-        observe(self.0, now).await
+        Observation::read_for_sweep(self.0, now).await
     }
 
     async fn act(&self, run: Run<'_>, plan: &SweepPlan) -> Vec<ActionAnswer> {

@@ -9,12 +9,11 @@ use crate::shares::SharesRead;
 use crate::validation::Quarantined;
 use model::after::{Ends, Followed};
 use model::control::{ListPlace, UnreadableEntry};
-use model::left_out::{is_default, without_nulls};
-use model::{AllocSummary, Array, Control, Handle, Instance, JobId, JobSummary, NodeId, NodeRecord, Policy, Time};
+use model::left_out::without_nulls;
+use model::{AllocSummary, Array, Control, Instance, JobId, JobSummary, NodeRecord, Policy, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use store::Ended;
 
 /// An input of `plan --state` that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,47 +21,27 @@ use store::Ended;
 pub struct BadState(pub String);
 
 /// The lists, with rows as in the tables, and below them what a run has derived from what it read besides.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PlanState {
-    now: Time,
-    #[serde(default)]
+    now: Option<Time>,
     nodes: Vec<NodeRecord>,
-    #[serde(default)]
     instances: Vec<Instance>,
-    #[serde(default)]
     jobs: Vec<JobSummary>,
-    #[serde(default)]
     allocs: Vec<AllocSummary>,
-    #[serde(default)]
-    handles: Vec<Handle>,
-    #[serde(default)]
     control: BTreeMap<String, Value>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unreadable_control: Vec<UnreadableEntry>,
     policy: Option<Value>,
-    #[serde(default, skip_serializing_if = "is_default")]
     is_large: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
     queue: QueueRead,
     /// How followed jobs ended; `None`: the jobs in the list tell it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     followed: Option<BTreeMap<JobId, Followed>>,
     /// By a job of the array.
-    #[serde(default, skip_serializing_if = "is_default")]
     failures: BTreeMap<JobId, u64>,
     /// What each share has used.
-    #[serde(default, skip_serializing_if = "is_default")]
     used: BTreeMap<String, f64>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    used_caches: BTreeMap<NodeId, BTreeSet<String>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    ended: Vec<Ended>,
-    #[serde(default, skip_serializing_if = "is_default")]
     quarantined: Quarantined,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     after_place: Option<ListPlace>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    jobs_place: Option<ListPlace>,
 }
 
 impl Observation {
@@ -78,12 +57,11 @@ impl Observation {
         let mut jobs = self.jobs.clone();
         jobs.iter_mut().for_each(|job| job.tries.last_line = None);
         PlanState {
-            now,
+            now: Some(now),
             nodes: self.nodes.clone(),
             instances: self.instances.clone(),
             jobs,
             allocs: self.allocs.clone(),
-            handles: self.handles.clone(),
             unreadable_control: control.unreadable.clone(),
             control: control.to_rows(),
             policy: Some(policy),
@@ -92,11 +70,8 @@ impl Observation {
             followed: Some(self.ends.clone()),
             failures: self.failures.iter().map(|(array, failed)| (array.job(0), *failed)).collect(),
             used: self.shares.used.clone(),
-            used_caches: self.used_caches.clone(),
-            ended: self.ended.clone(),
             quarantined: self.quarantined.clone(),
             after_place: self.after_place.clone(),
-            jobs_place: self.jobs_place.clone(),
         }
     }
 
@@ -104,6 +79,7 @@ impl Observation {
     pub fn from_state(state: &Value, policy: Option<&Policy>) -> Result<(Self, Time), BadState> {
         let state: PlanState =
             serde_json::from_value(without_nulls(state.clone())).map_err(|e| BadState(e.to_string()))?;
+        let now = state.now.ok_or_else(|| BadState("it has no \"now\"".into()))?;
         let rows = state.control.into_iter().map(|(key, mut row)| {
             if let Value::Object(fields) = &mut row {
                 fields.entry("key").or_insert_with(|| Value::String(key));
@@ -132,15 +108,11 @@ impl Observation {
             failures: state.failures.into_iter().map(|(job, failed)| (Array::of(job), failed)).collect(),
             after_place: state.after_place,
             allocs: state.allocs.into_iter().filter(|a| !a.client.is_final()).collect(),
-            handles: state.handles,
             shares: SharesRead { used: state.used, ..SharesRead::default() },
-            used_caches: state.used_caches,
-            jobs_place: state.jobs_place,
-            ended: state.ended,
             quarantined: state.quarantined,
             control,
-            ..Self::empty(policy, policy_version, state.now)
+            ..Self::empty(policy, policy_version, now)
         };
-        Ok((read.sorted_out().with_differing(), state.now))
+        Ok((read.sorted_out().with_differing(), now))
     }
 }

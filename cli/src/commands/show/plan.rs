@@ -2,7 +2,7 @@
 //!
 //! Guarantees: nothing is written and no instance is changed. With `--state`, each readable line gets one answer, in order and at
 //! once. An unreadable line is named on standard error, and the other lines still get their answers.
-//! Does not: decide. The planning code of the functions decides, from the same observation.
+//! Does not: decide. The planning code of poll-and-scale decides, from the same observation.
 
 use crate::commands::set_up::policy;
 use crate::commands::submit::input;
@@ -12,20 +12,15 @@ use crate::view::find::short;
 use crate::view::next::on_refusing;
 use crate::view::what_if;
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use model::action::{PlanAnswer, PlanRow};
-use model::amounts::Moment;
-use model::{Policy, SetNote, Time, Waiting};
+use model::{Policy, SetNote, Waiting};
 use runtime::observation::Observation;
-use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// The function whose next run is planned
-    #[arg(long, value_enum, default_value = "poll-and-scale")]
-    function: Planner,
     /// Plan from the states in this file instead of the cluster: one JSON object on each line; - for standard
     /// input. Prints one JSON answer on each line
     #[arg(long, value_name = "FILE")]
@@ -37,33 +32,9 @@ pub struct PlanArgs {
     /// Use this policy instead of the stored one
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Plan as if it were then: a time such as 2026-11-21T10:00:00Z, a date, or after a length of time such as 2h
-    #[arg(long, value_name = "WHEN")]
-    at: Option<Moment>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A function that plans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Planner {
-    /// Launches, placements, lease expiry, shutdowns
-    PollAndScale,
-    /// Stale records, orphans
-    CleanStaleRecords,
-    /// Handles that are due
-    SweepDispatch,
-}
-
-impl Planner {
-    fn plan(self, seen: &Observation, now: Time) -> PlanAnswer {
-        match self {
-            Self::PollAndScale => poll_and_scale::plan(seen, now).answer(),
-            Self::CleanStaleRecords => clean_stale_records::plan(seen, now).answer(),
-            Self::SweepDispatch => sweep_dispatch::plan(seen, now).answer(),
-        }
-    }
 }
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::Result<Exit> {
@@ -73,32 +44,24 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &PlanArgs) -> anyhow::R
         Some(file) => {
             let lines = input::open(&mut *context.input, file);
             let mut lines = lines.with_context(|| format!("{} cannot be read", file.display()))?;
-            states(args, policy.as_ref(), &mut *lines, &mut *context.out, &mut *context.err)
+            states(policy.as_ref(), &mut *lines, &mut *context.out, &mut *context.err)
         }
     }
 }
 
 async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>) -> anyhow::Result<Exit> {
     let (cluster, now) = (context.cluster().await?, context.now());
-    let (store, cloud, at) = (&cluster.store, cluster.cloud.as_ref(), args.at.map_or(now, |at| at.after(now)));
-    let seen = match args.function {
-        Planner::PollAndScale => Observation::read(store, cloud, now).await?.with_put_off(store).await?,
-        Planner::CleanStaleRecords => Observation::read_for_cleaning(store, cloud, || now).await?,
-        Planner::SweepDispatch => sweep_dispatch::observe(store, now).await?,
-    };
+    let store = &cluster.store;
+    let seen = Observation::read(store, cluster.cloud.as_ref(), now).await?.with_put_off(store).await?;
     let seen = match policy {
         Some(policy) => Observation { policy, ..seen },
         None => seen,
     };
     if let Some(file) = &args.save {
-        let state = model::left_out::to_json(&seen.to_state(at))?;
+        let state = model::left_out::to_json(&seen.to_state(now))?;
         std::fs::write(file, format!("{state}\n")).with_context(|| format!("{} cannot be written", file.display()))?;
     }
-    let refusing = match args.function {
-        Planner::PollAndScale => on_refusing(&seen.nodes, &seen.allocs),
-        Planner::CleanStaleRecords | Planner::SweepDispatch => BTreeMap::new(),
-    };
-    let answer = args.function.plan(&seen, at);
+    let answer = poll_and_scale::plan(&seen, now).answer();
     if args.json {
         show::json(context.out, &answer)?;
         return Ok(Exit::Done);
@@ -106,22 +69,17 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
     if answer.actions.is_empty() {
         writeln!(context.out, "the next run would do nothing")?;
     }
-    // Handles of one node share a subject, so their names are shown too.
-    let cells = |action: &PlanRow| {
-        let handle = action.handle.as_ref().map(|h| format!(" {h}")).unwrap_or_default();
-        [action.action.to_string(), format!("{}{handle}", action.subject), action.reason.clone()]
-    };
+    let cells = |action: &PlanRow| [action.action.to_string(), action.subject.clone(), action.reason.clone()];
     Rows::of(&["ACTION", "SUBJECT", "REASON"], answer.actions.iter().map(cells)).print(context.out)?;
     let explained = &answer.explained;
     let first = explained.waiting.first().and_then(|waiting| waiting.jobs.first());
-    let first = first.filter(|_| args.function == Planner::PollAndScale);
-    let changes = first.map(|id| what_if::for_job(&seen, *id, at)).unwrap_or_default();
+    let changes = first.map(|id| what_if::for_job(&seen, *id, now)).unwrap_or_default();
     let changes = changes.iter().map(|change| format!("the first would start if {change}"));
     let lines = explained.waiting.iter().map(Waiting::line).chain(changes);
     for line in lines.chain(explained.sets.iter().map(SetNote::line)) {
         writeln!(context.out, "{}", show::one_line(&line))?;
     }
-    for (job, why) in refusing {
+    for (job, why) in on_refusing(&seen.nodes, &seen.allocs) {
         writeln!(context.out, "job {} waits: {}", short(job), show::one_line(&why))?;
     }
     for (node_id, why) in &explained.staying {
@@ -141,7 +99,6 @@ async fn live(context: &mut Context<'_>, args: &PlanArgs, policy: Option<Policy>
 }
 
 fn states(
-    args: &PlanArgs,
     policy: Option<&Policy>,
     lines: &mut dyn BufRead,
     out: &mut dyn Write,
@@ -156,7 +113,7 @@ fn states(
         if line.trim_ascii().is_empty() {
             continue;
         }
-        match answer(args, policy, &line) {
+        match answer(policy, &line) {
             Ok(answer) => {
                 writeln!(out, "{}", model::left_out::to_json(&answer)?)?;
                 // Flush now, because the other program may wait for this answer before it sends the next state.
@@ -171,8 +128,8 @@ fn states(
     Ok(Exit::done_if(all))
 }
 
-fn answer(args: &PlanArgs, policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {
+fn answer(policy: Option<&Policy>, line: &[u8]) -> anyhow::Result<PlanAnswer> {
     let state = serde_json::from_slice(line).context("the state is not one JSON object")?;
     let (seen, now) = Observation::from_state(&state, policy)?;
-    Ok(args.function.plan(&seen, args.at.map_or(now, |at| at.after(now))))
+    Ok(poll_and_scale::plan(&seen, now).answer())
 }

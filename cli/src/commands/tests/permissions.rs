@@ -179,8 +179,6 @@ async fn the_calls_of_the_commands_are_those_that_the_policies_allow() {
         &["node", "0"],
         &["handles", "0"],
         &["plan"],
-        &["plan", "--function", "clean-stale-records"],
-        &["plan", "--function", "sweep-dispatch"],
         &["history", "cluster"],
         &["status"],
         &["cost"],

@@ -197,11 +197,10 @@ impl<A> Plan<A> {
 }
 
 impl<A: Describe> Plan<A> {
-    /// The plan as the request `plan` shows it. Actions that only move a handle's next look are left out.
+    /// The plan as the request `plan` shows it.
     pub fn answer(&self) -> PlanAnswer {
-        let shown = self.actions.iter().filter(|p| p.action.name() != ActionName::LookLater);
         PlanAnswer {
-            actions: shown.map(Planned::row).collect(),
+            actions: self.actions.iter().map(Planned::row).collect(),
             wanted: self.wanted.clone(),
             surplus: self.surplus.clone(),
             explained: self.explained.clone(),
