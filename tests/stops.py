@@ -15,12 +15,12 @@ from local_podman import Podman, can_run
 from local_stack import Local, check, wait_until
 
 IMAGE = "localhost/nodekeeper-stops:1"
-# A program that saves its work when it is asked to stop, and the script that people write around it.
-PROGRAM = """trap 'sleep 3; echo step 42 > kept/ckpt; echo saved; exit 0' TERM USR1
+# A program that saves its work when it is asked to stop, and the script that people write around it. The program writes before it saves.
+PROGRAM = """trap 'echo saving; sleep 3; echo goes on; echo step 42 > kept/ckpt; echo saved; exit 0' TERM USR1
 echo training
 while :; do sleep 0.2; done
 """
-SCRIPT = "set -e\nsh program.sh\necho finished\n"
+SCRIPT = "set -e\nsh program.sh 2>&1 | tee log\necho finished\n"
 # Twelve steps, of which the folder has the last one.
 STEPS = """at=kept/${NODEKEEPER_ARRAY_INDEX:-0}
 n=$(cat $at 2>/dev/null || echo 0)

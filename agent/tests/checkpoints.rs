@@ -6,7 +6,9 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, put};
 use model::wire::{AllocOrder, AllocUpdate};
-use model::{Checkpoint, Desired, Source, Work};
+use model::{Checkpoint, ClientStatus, Desired, Source, Work};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +75,13 @@ async fn a_try_begins_with_what_an_earlier_one_left_however_that_ended() {
     node.with(|p| p.order(vec![keeps(2, "cat ckpt/n > seen", Some(&second))]));
     let third = node.end_of(2).await.run.checkpoint;
     assert_eq!((node.line_of(2, "seen").await, third), (number(&bucket, &second).to_string(), None));
+    // Not even its supervisor survives.
+    node.with(|p| p.order(vec![keeps(3, "echo 9 > ckpt/n; echo $PPID > supervisor; sleep 1000", None)]));
+    let supervisor = node.line_of(3, "supervisor").await.parse().unwrap();
+    node.running(3).await;
+    kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
+    let end = node.end_of(3).await;
+    assert_eq!((end.client, number(&bucket, &end.run.checkpoint.unwrap())), (ClientStatus::Lost, 9));
 }
 
 #[tokio::test]

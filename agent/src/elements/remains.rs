@@ -9,7 +9,7 @@
 use model::Signal;
 use nix::sys::signal::Signal as Number;
 use nix::unistd::getpgrp;
-use process_table::{self, ProcessEntry, descendants_now};
+use process_table::{self, Notice, ProcessEntry, descendants_now};
 use std::collections::BTreeMap;
 
 /// For the process that runs the element.
@@ -18,15 +18,17 @@ pub(crate) struct Element {
     /// The first process, which leads a group.
     first: i32,
     remembered: BTreeMap<i32, ProcessEntry>,
+    notice: Notice,
 }
 
 impl Element {
     pub(crate) fn new(first: i32) -> Self {
-        Self { first, remembered: BTreeMap::new() }
+        Self { first, remembered: BTreeMap::new(), notice: Notice::default() }
     }
 
     pub(crate) fn notify(&mut self, signal: Signal) {
-        process_table::notify_all(&self.all(), getpgrp().as_raw(), signal);
+        let all = self.all();
+        self.notice.send(&all, getpgrp().as_raw(), signal);
     }
 
     pub(crate) fn kill(&mut self) {
@@ -39,10 +41,11 @@ impl Element {
         process_table::send_group(self.first, Number::SIGKILL);
     }
 
-    /// Whether nothing remains after the end of the first process.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    /// Whether nothing remains, if the first process has ended. Call this again and again while a stop goes on.
+    pub(crate) fn have_ended(&mut self, has_first_ended: bool) -> bool {
         self.follow();
-        self.remembered.is_empty() && self.all().is_empty()
+        self.notice.go_on(|| self.remembered.values().copied().collect());
+        has_first_ended && self.remembered.is_empty() && self.all().is_empty()
     }
 
     /// All its processes. This reads the whole table.

@@ -344,7 +344,7 @@ impl<'a> ElementEnd<'a> {
 
     /// Whether the element has ended: with its first process, or when nothing of it remains if a stop has begun.
     fn has_come(&mut self, has_first_ended: bool) -> bool {
-        has_first_ended && (!self.has_begun() || self.remains.has_ended())
+        if self.has_begun() { self.remains.have_ended(has_first_ended) } else { has_first_ended }
     }
 
     /// `own` is how its first process ended. What ended by a signal of ours has not ended by itself.

@@ -125,6 +125,7 @@ mod tests {
     use super::super::remains::Processes;
     use super::*;
     use crate::protocol::testing;
+    use process_table::Notice;
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
@@ -132,7 +133,8 @@ mod tests {
         let mut task = testing::task(testing::order(0, 1));
         (task.order.failure_policy.kill_timeout_s, task.order.failure_policy.stop_notice_s) = (5, 0);
         let end = || {
-            let processes = Processes { supervisor: i32::MAX, first: 0, is_pack: false, cgroup: None };
+            let notice = Notice::default();
+            let processes = Processes { supervisor: i32::MAX, first: 0, is_pack: false, cgroup: None, notice };
             let stops = Stops::new(&task.order.failure_policy, 0, Instant::now());
             CommandEnd::new(&task, Remains::Processes(processes), stops)
         };

@@ -9,7 +9,8 @@
 //! an element    see `elements::remains`
 //! ```
 //!
-//! Guarantees: each signal is sent once to each process that remains, whatever group or session it went to; a container whose init
+//! Guarantees: each signal is sent once to each process that remains, whatever group or session it went to, and to the readers of what
+//! still saves its work after that (`process_table::Notice`); a container whose init
 //! cannot be halted gets its signals from its runtime, and ends with its first process.
 //! Does not: know when to send what (`stops` does).
 
@@ -20,7 +21,7 @@ use model::{AllocId, Signal};
 use nix::errno::Errno;
 use nix::sys::signal::Signal as Number;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use process_table::{self, descendants_now};
+use process_table::{self, Notice, ProcessEntry, descendants_now};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -65,7 +66,10 @@ impl<'a> Remains<'a> {
     /// Whether nothing remains, if the first process or the client has ended. Call this again and again while a stop goes on.
     pub(crate) fn have_ended(&mut self, has_first_ended: bool) -> bool {
         match self {
-            Self::Processes(_) => has_first_ended && reap_all(),
+            Self::Processes(all) => {
+                all.go_on();
+                has_first_ended && reap_all()
+            }
             Self::Container(stop) => {
                 stop.go_on();
                 has_first_ended
@@ -75,7 +79,7 @@ impl<'a> Remains<'a> {
 }
 
 /// The processes of a command, below its supervisor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Processes<'a> {
     /// This process. It leads a session and a group.
     pub(crate) supervisor: i32,
@@ -84,10 +88,12 @@ pub(crate) struct Processes<'a> {
     /// Whether the first process runs elements. It passes signals on to them.
     pub(crate) is_pack: bool,
     pub(crate) cgroup: Option<&'a Path>,
+    pub(crate) notice: Notice,
 }
 
 impl Processes<'_> {
-    fn notify(&self, signal: Signal) {
+    /// Those that get a signal to the command.
+    fn to_signal(&self) -> Vec<ProcessEntry> {
         let mut found = descendants_now(self.supervisor);
         if self.is_pack {
             let (pids, groups): (Vec<i32>, Vec<i32>) =
@@ -95,7 +101,17 @@ impl Processes<'_> {
             // An element's process that has lost its parent is below this process now, but still in the group of the element.
             found.retain(|p| !pids.contains(&p.pid) && !groups.contains(&p.group));
         }
-        process_table::notify_all(&found, self.supervisor, signal);
+        found
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.notice.send(&self.to_signal(), self.supervisor, signal);
+    }
+
+    fn go_on(&mut self) {
+        let mut notice = std::mem::take(&mut self.notice);
+        notice.go_on(|| self.to_signal());
+        self.notice = notice;
     }
 
     pub(crate) fn kill(&self) {
@@ -128,17 +144,18 @@ pub(crate) struct ContainerStop<'a> {
     alloc_id: AllocId,
     /// The signal that no process has got yet: the container may be starting, or its init may not be halted yet.
     unsent: Option<Signal>,
+    notice: Notice,
     killed_at: Option<Instant>,
 }
 
 impl<'a> ContainerStop<'a> {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         client: Processes<'a>,
         watch: Arc<InitWatch>,
         runtime: ContainerRuntime,
         alloc_id: AllocId,
     ) -> Self {
-        Self { client, watch, runtime, alloc_id, unsent: None, killed_at: None }
+        Self { client, watch, runtime, alloc_id, unsent: None, notice: Notice::default(), killed_at: None }
     }
 
     /// Halts the init, sends the signal, and lets the init go on when nothing remains.
@@ -155,11 +172,13 @@ impl<'a> ContainerStop<'a> {
             let _ended_is_fine = init.send(Number::SIGCONT);
         } else if let Some(signal) = self.unsent.filter(|_| process_table::is_halted(init.pid)) {
             let shared = process_table::read(init.pid).map_or(0, |init| init.group);
-            process_table::notify_all(&below, shared, signal);
+            self.notice.send(&below, shared, signal);
             self.unsent = None;
         } else if self.unsent.is_some() && init.send(Number::SIGSTOP) == Err(Errno::EPERM) {
             // The agent is not root, and the init is a process of another user.
             self.unsent.take().map(send_by_runtime);
+        } else {
+            self.notice.go_on(|| below);
         }
     }
 

@@ -43,18 +43,23 @@ impl EndTasks {
     }
 }
 
-/// Kills everything that still runs for the alloc in `dir`, its supervisor first. Then takes the files away from the job's user, and
-/// removes the container. `start` is `None` if the alloc was started in an earlier boot: then only a container may be left. `program`
+/// Kills everything that still runs for the alloc in `dir`, its supervisor first. Then takes the files away from the job's user,
+/// removes the container, and stores the checkpoint. `start` is `None` if the alloc was started in an earlier boot: then only a container may be left. `program`
 /// is the agent's own.
 pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: Option<StartRecord>) -> io::Result<()> {
-    if let Some(start) = start {
-        process_table::kill_session(start.pid, start.start_ticks);
-        if let Some(isolation) = dir.task()?.and_then(|task| task.isolation) {
-            UserIds::of(&dir).end(&isolation, &program, &dir).await;
-            dir.close()?;
-        }
+    let Some(start) = start else { return dir.remove_container().await };
+    process_table::kill_session(start.pid, start.start_ticks);
+    let task = dir.task()?;
+    let keeps = task.as_ref().is_some_and(|task| task.order.work.keep.is_some()) && !start.is_never();
+    if let Some(isolation) = task.and_then(|task| task.isolation) {
+        UserIds::of(&dir).end(&isolation, &program, &dir).await;
+        dir.close()?;
     }
-    dir.remove_container().await
+    dir.remove_container().await?;
+    if keeps {
+        tokio::process::Command::from(ends::supervisor(&program, &dir)?).status().await?;
+    }
+    Ok(())
 }
 
 /// Kills what can be found of an alloc whose files are gone or garbage.

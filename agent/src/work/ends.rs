@@ -13,12 +13,25 @@ use model::{AllocId, EndCause, Ending, RunReport};
 use process_table::ProcessEntry;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// The first argument of a supervisor.
 pub(crate) const RUN_ALLOC: &str = "run-alloc";
+
+/// A supervisor for this alloc. If an earlier one has claimed the alloc and was killed, this one only stores the checkpoint.
+pub(crate) fn supervisor(program: &Path, dir: &AllocDir) -> io::Result<Command> {
+    let log = File::options().append(true).create(true).mode(0o600).open(dir.path().join("supervisor.log"))?;
+    let mut command = Command::new(program);
+    command.arg0("nodekeeper-agent").arg(RUN_ALLOC).arg(dir.path()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Ok(command)
+}
 
 /// The end of an alloc for its report: the exit record, with the tail of the output and the results of the elements.
 pub(crate) fn ended(dir: &AllocDir, exit: ExitRecord) -> Observed {

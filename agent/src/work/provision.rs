@@ -147,6 +147,18 @@ impl Supervised<'_> {
         std::future::pending().await
     }
 
+    /// Stores the checkpoint of an alloc that a supervisor has claimed which is gone, and whose end nobody has written.
+    pub(crate) async fn keep_what_is_left(&self) -> io::Result<()> {
+        let claimed = self.dir.start_record()?;
+        let is_gone = claimed.is_some_and(|by| !process_table::is_alive(by.pid, by.start_ticks));
+        if let Some(files) = self.files(None).filter(|_| is_gone)
+            && self.dir.exit_record()?.is_none()
+        {
+            files.store_last_checkpoint().await;
+        }
+        Ok(())
+    }
+
     /// Stores the outputs and the checkpoint of an alloc that ends for this cause, and whose command may run until `limit`. Call this when no process of the
     /// alloc runs.
     pub(crate) async fn keep(

@@ -23,12 +23,10 @@ use model::wire::AllocOrder;
 use model::{AllocId, ClientStatus, EndCause, NodeId};
 use nix::sys::signal::Signal;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -290,10 +288,7 @@ impl Runner {
         if dir.start_record()?.is_some() {
             return Ok(None);
         }
-        let log = File::options().append(true).create(true).mode(0o600).open(dir.path().join("supervisor.log"))?;
-        let mut command = Command::new(&self.settings.program);
-        command.arg0("nodekeeper-agent").arg(ends::RUN_ALLOC).arg(dir.path()).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().map(Some)
+        ends::supervisor(&self.settings.program, dir)?.spawn().map(Some)
     }
 
     /// Orders this alloc to stop: its supervisor gives the notice, asks the command to stop, and kills it in the end (see `stops`).
@@ -457,6 +452,7 @@ impl Runner {
 mod tests {
     use super::*;
     use crate::protocol::testing;
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use tokio::time::advance;

@@ -9,7 +9,8 @@
 //! whatever the command did. A fault of the node is never a failure of the command.
 //! The exit record comes later while the disk is full, or while a container cannot be removed. Where the alloc has a control group
 //! with a memory controller, the kernel limits the memory. Elsewhere `over_memory` measures it twice a second.
-//! Does not: survive being killed itself; the agent then ends what is left and writes the exit record.
+//! Does not: survive being killed itself; the agent then ends what is left, has another supervisor store the checkpoint, and writes the
+//! exit record.
 
 use super::alloc_dir::{AllocDir, ExitRecord, StartRecord};
 use super::over_memory::{Over, over_memory};
@@ -38,7 +39,7 @@ use model::{EndCause, INPUT_VARIABLE, cache_variable};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use process_table::ProcessEntry;
+use process_table::{Notice, ProcessEntry};
 use std::io;
 use std::path::Path;
 use std::pin::pin;
@@ -76,11 +77,12 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
     // supervisor.
     let own_entry = process_table::read(own_pid).ok_or_else(|| io::Error::other("cannot read /proc/self/stat"))?;
     let start = StartRecord { pid: own_pid, start_ticks: own_entry.start_ticks, boot_id: task.boot_id.clone() };
-    if !dir.claim(&start)? {
-        return Ok(());
-    }
-    let reserve = dir.reserve();
+    let is_first = dir.claim(&start)?;
     let alloc = Supervised { task, dir, context };
+    if !is_first {
+        return alloc.keep_what_is_left().await;
+    }
+    let reserve = alloc.dir.reserve();
     let Supervised { task, dir, .. } = &alloc;
     let started_at = alloc.now();
     let mut meter = Meter::new(task.cgroup(), GpuMeter::new(&task.gpus, dir), Instant::now());
@@ -326,7 +328,8 @@ impl Supervised<'_> {
     fn remains(&self, first: i32, container: Option<&Arc<InitWatch>>) -> Remains<'_> {
         let Self { task, .. } = self;
         let is_pack = task.order.work.pack.is_some();
-        let processes = Processes { supervisor: std::process::id() as i32, first, is_pack, cgroup: task.cgroup() };
+        let (supervisor, notice) = (std::process::id() as i32, Notice::default());
+        let processes = Processes { supervisor, first, is_pack, cgroup: task.cgroup(), notice };
         match container.zip(task.container) {
             None => Remains::Processes(processes),
             Some((watch, runtime)) => {

@@ -5,11 +5,15 @@
 //! kernel shows it as a zombie too.
 //! Does not: use cgroups; a process tree is found through parents and sessions only.
 
+mod notice;
+
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+
+pub use notice::Notice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessEntry {
@@ -62,8 +66,12 @@ pub fn environment(pid: i32) -> Vec<u8> {
 }
 
 pub fn ignored_signals() -> Vec<i32> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    signals(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "SigIgn:")
+}
+
+/// The signals in the mask that has this name in the status of a process.
+fn signals(status: &str, mask: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
 }
@@ -170,19 +178,6 @@ pub fn send_group(group: i32, signal: Signal) {
     // Group 0 would mean our own group, and group 1 every process.
     if group > 1 {
         let _ended_is_fine = signal::killpg(Pid::from_raw(group), signal);
-    }
-}
-
-/// Sends this signal to all of these processes, and then CONT: a stopped process takes a signal only when it goes on. A process group
-/// is signalled in one step, which no fork can outrun. `shared` is a group that others are in too: its processes are signalled one by
-/// one.
-pub fn notify_all(found: &[ProcessEntry], shared: i32, signal: model::Signal) {
-    let Ok(signal) = Signal::try_from(signal.number()) else { return };
-    let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) = found.iter().partition(|p| p.group == shared);
-    let groups: BTreeSet<i32> = grouped.iter().map(|p| p.group).collect();
-    for signal in [signal, Signal::SIGCONT] {
-        groups.iter().for_each(|group| send_group(*group, signal));
-        single.iter().for_each(|p| send(p.pid, signal));
     }
 }
 

@@ -1,0 +1,159 @@
+//! A signal to all processes of a command, in an order that lets each of them save its work.
+//!
+//! A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
+//! then end by SIGPIPE in the middle of its save. So such a reader gets the signal when nothing that lives on writes to it any more.
+//!
+//! Guarantees: each process that was found gets the signal at most once. A reader that handles the signal itself gets it with the others,
+//! and so does one that reads only from what the signal ends: it never takes the end of cut input for a whole one.
+//! Does not: see a pipe that is not the standard input of its reader.
+
+use super::{ProcessEntry, is_alive, send, send_group, text};
+use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+/// What was sent to a command, and who gets it later.
+#[derive(Debug, Default)]
+pub struct Notice {
+    signal: Option<Signal>,
+    later: Vec<ProcessEntry>,
+}
+
+impl Notice {
+    /// Sends this signal to all of these processes, and then CONT: a stopped process takes a signal only when it goes on. A process
+    /// group is signalled in one step, which no fork can outrun. `shared` is a group that others are in too: its processes are
+    /// signalled one by one.
+    pub fn send(&mut self, found: &[ProcessEntry], shared: i32, signal: model::Signal) {
+        self.signal = Signal::try_from(signal.number()).ok();
+        self.later = self.signal.map(|signal| readers(found, found, signal)).unwrap_or_default();
+        let Some(signal) = self.signal else { return };
+        let parted: BTreeSet<i32> = self.later.iter().map(|p| p.group).chain([shared]).collect();
+        let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) =
+            found.iter().partition(|p| parted.contains(&p.group));
+        let groups: BTreeSet<i32> = grouped.iter().map(|p| p.group).collect();
+        for signal in [signal, Signal::SIGCONT] {
+            groups.iter().for_each(|group| send_group(*group, signal));
+            single.iter().filter(|p| !self.later.contains(p)).for_each(|p| send(p.pid, signal));
+        }
+    }
+
+    /// Sends the signal to those who need not wait for it any more. `found` are all processes of the command. Call this again and
+    /// again.
+    pub fn go_on(&mut self, found: impl FnOnce() -> Vec<ProcessEntry>) {
+        self.later.retain(|p| is_alive(p.pid, p.start_ticks));
+        let Some(signal) = self.signal.filter(|_| !self.later.is_empty()) else { return };
+        let wait = readers(&self.later, &found(), signal);
+        for process in self.later.iter().filter(|p| !wait.contains(p)) {
+            send(process.pid, signal);
+            send(process.pid, Signal::SIGCONT);
+        }
+        self.later = wait;
+    }
+}
+
+struct PipeWriter {
+    pid: i32,
+    lives_on: bool,
+    to: BTreeSet<Pipe>,
+}
+
+/// The device and the inode of a pipe.
+type Pipe = (u64, u64);
+
+/// Those of these processes that the signal would end while others, which live on, write to them.
+fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
+    let reads = of.iter().filter_map(|p| Some((p, pipe(p.pid, "0", 0o400)?))).filter(|(p, _)| !lives_on(p.pid, signal));
+    let mut reads: Vec<(&ProcessEntry, Pipe)> = reads.collect();
+    if reads.is_empty() {
+        return Vec::new();
+    }
+    let writer = |p: &ProcessEntry| PipeWriter { pid: p.pid, lives_on: lives_on(p.pid, signal), to: written(p.pid) };
+    let writers: Vec<PipeWriter> = all.iter().map(writer).collect();
+    let mut later: Vec<ProcessEntry> = Vec::new();
+    loop {
+        let (wait, rest): (Vec<_>, Vec<_>) = reads.into_iter().partition(|(reader, pipe)| {
+            let stays = |pid: i32| later.iter().any(|p| p.pid == pid);
+            let writes = |w: &&PipeWriter| w.pid != reader.pid && w.to.contains(pipe);
+            writers.iter().filter(writes).any(|w| w.lives_on || stays(w.pid))
+        });
+        if wait.is_empty() {
+            return later;
+        }
+        later.extend(wait.iter().map(|(p, _)| **p));
+        reads = rest;
+    }
+}
+
+/// Whether a process handles or ignores this signal.
+fn lives_on(pid: i32, signal: Signal) -> bool {
+    let status = text(pid, "status").unwrap_or_default();
+    let has = |word: &str| super::signals(&status, word).contains(&(signal as i32));
+    has("SigCgt:") || has("SigIgn:")
+}
+
+/// The pipes that a process has open for writing.
+fn written(pid: i32) -> BTreeSet<Pipe> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|fd| pipe(pid, fd.file_name().to_str()?, 0o200)).collect()
+}
+
+/// The pipe behind a descriptor that is open in this way.
+fn pipe(pid: i32, fd: &str, way: u32) -> Option<Pipe> {
+    let path = format!("/proc/{pid}/fd/{fd}");
+    let is_open = fs::symlink_metadata(&path).ok()?.mode() & way != 0;
+    let file = fs::metadata(&path).ok().filter(|file| is_open && file.file_type().is_fifo())?;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descendants;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A command, and what it leaves in the file `out` when it is asked to end.
+    #[test]
+    fn what_reads_from_a_process_that_saves_gets_the_signal_after_it() {
+        // What reads fills the file `log` when all of the command runs.
+        let saves =
+            "sh -c 'trap \"echo late; sleep 0.2; echo saved >out; exit\" TERM; while :; do echo a; sleep 0.01; done'";
+        let told = "sh -c 'trap \"echo told >out; exit\" TERM; echo a >log; while :; do sleep 0.01; done'";
+        for (line, left) in [
+            (format!("{saves} | cat >log"), "saved\n"),
+            (format!("{saves} | grep --line-buffered a | tee log"), "saved\n"),
+            (format!("{saves} 2>&1 | while read -r line; do echo $line >log; done"), "saved\n"),
+            (format!("mkfifo pipe; cat <pipe >log & {saves} >pipe"), "saved\n"),
+            // Nothing saves here. Who counts must not believe that the end came by itself.
+            ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
+            // Who handles the signal decides for itself, and at once.
+            (format!("sh -c 'trap \"\" TERM; sleep 1' | {told}"), "told\n"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut command = Command::new("sh");
+            command.args(["-c", &line]).current_dir(dir.path()).stdin(Stdio::null()).process_group(0);
+            let mut child = command.spawn().unwrap();
+            let root = child.id() as i32;
+            wait_until(&line, || fs::metadata(dir.path().join("log")).is_ok_and(|log| log.len() > 0));
+            let (mut notice, mut all) = (Notice::default(), descendants(root));
+            all.extend(crate::read(root));
+            notice.send(&all, 0, model::Signal::TERM);
+            wait_until(&line, || {
+                notice.go_on(|| all.clone());
+                all.iter().all(|p| !is_alive(p.pid, p.start_ticks))
+            });
+            child.wait().unwrap();
+            assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap_or_default(), left, "{line}");
+        }
+    }
+}
