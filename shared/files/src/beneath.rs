@@ -24,7 +24,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The most folders within each other.
-pub(crate) const MAX_DEPTH: usize = 100;
+pub const MAX_DEPTH: usize = 100;
 
 /// A folder beneath which everything is written.
 #[derive(Debug)]

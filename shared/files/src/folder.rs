@@ -239,8 +239,8 @@ pub struct Packed {
     pub left_out: LeftOut,
 }
 
-pub fn pack_folder(folder: &File, to: File) -> io::Result<Packed> {
-    let (to, digest, left_out) = pack(folder, BufWriter::new(to), &mut Allowance::default(), &Choice::ALL)?;
+pub fn pack_folder(folder: &File, to: File, choice: &Choice<'_>) -> io::Result<Packed> {
+    let (to, digest, left_out) = pack(folder, BufWriter::new(to), &mut Allowance::default(), choice)?;
     let mut archive = to.into_inner().map_err(io::IntoInnerError::into_error)?;
     archive.rewind()?;
     Ok(Packed { archive, digest, left_out })
@@ -332,7 +332,8 @@ mod tests {
             nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
             UnixListener::bind(dir.path().join("b/socket")).unwrap();
         }
-        let pack = |dir: &Path| pack_folder(&File::open(dir).unwrap(), tempfile::tempfile().unwrap()).unwrap();
+        let pack =
+            |dir: &Path| pack_folder(&File::open(dir).unwrap(), tempfile::tempfile().unwrap(), &Choice::ALL).unwrap();
         let (Packed { mut archive, digest, left_out }, same) = (pack(one.path()), pack(other.path()));
         assert_eq!((digest, &left_out), (same.digest, &same.left_out));
         assert_eq!(left_out.to_string(), "its pipes, sockets and devices: b/socket, pipe");

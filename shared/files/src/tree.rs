@@ -6,7 +6,6 @@
 
 use crate::allowance::Allowance;
 use crate::beneath::Beneath;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,25 +15,19 @@ use tar::{Archive, Builder, Entry, EntryType, Header};
 const MTIME: u64 = 946_684_800;
 
 /// Writes an archive. The caller adds the entries in the order of their names.
-pub struct TreeWriter<W: Write>(Builder<W>);
-
-impl<W: Write> fmt::Debug for TreeWriter<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TreeWriter(…)")
-    }
-}
+pub(crate) struct TreeWriter<W: Write>(Builder<W>);
 
 impl<W: Write> TreeWriter<W> {
-    pub fn new(to: W) -> Self {
+    pub(crate) fn new(to: W) -> Self {
         Self(Builder::new(to))
     }
 
-    pub fn folder(&mut self, name: &Path, mode: u32) -> io::Result<()> {
+    pub(crate) fn folder(&mut self, name: &Path, mode: u32) -> io::Result<()> {
         self.0.append_data(&mut header(EntryType::Directory, mode, 0), name, io::empty())
     }
 
     /// Adds a file of this many bytes. A file that is shorter by now is an error.
-    pub fn file(&mut self, name: &Path, mode: u32, bytes: u64, content: impl Read) -> io::Result<()> {
+    pub(crate) fn file(&mut self, name: &Path, mode: u32, bytes: u64, content: impl Read) -> io::Result<()> {
         let mut content = content.take(bytes);
         self.0.append_data(&mut header(EntryType::Regular, mode, bytes), name, &mut content)?;
         // If the limit is not used up, the content was shorter.
@@ -44,11 +37,11 @@ impl<W: Write> TreeWriter<W> {
         Err(io::Error::other(format!("{} changes while it is read", name.display())))
     }
 
-    pub fn link(&mut self, name: &Path, target: &Path) -> io::Result<()> {
+    pub(crate) fn link(&mut self, name: &Path, target: &Path) -> io::Result<()> {
         self.0.append_link(&mut header(EntryType::Symlink, 0o777, 0), name, target)
     }
 
-    pub fn finish(self) -> io::Result<W> {
+    pub(crate) fn finish(self) -> io::Result<W> {
         self.0.into_inner()
     }
 }

@@ -4,13 +4,14 @@
 //! before anything is stored. `--workdir` leaves out what an ignore file names.
 //! Does not: store again what was stored lately (`FRESH`), or follow symbolic links: a link is kept as it is.
 
+use super::git;
 use crate::changes::operate::NO_BUCKET;
 use crate::console::{Cluster, Context, UsageError, show};
 use crate::view::find::Meant;
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
 use clap::{ArgAction, Args};
-use files::{Digest, Digesting, LeftOut, Packed, TreeWriter, digest_of, pack_folder};
+use files::{Choice, Digest, LeftOut, MAX_DEPTH, Packed, Selected, digest_of, pack_folder};
 use futures::future::ready;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use ignore::WalkBuilder;
@@ -20,12 +21,13 @@ use model::files::{Form, MAX_CONTENT_BYTES, Output, Pattern, WORK_DIRECTORY, is_
 use model::{AfterEnd, Array, Content, Inputs, Job, JobSpec, Policy, S3Place, Source, Span, Time, Work};
 use s3::S3Error;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
-use tempfile::{NamedTempFile, TempPath};
+use tempfile::NamedTempFile;
 
 /// A content that was stored longer ago is stored again. So a lifecycle rule of the bucket that deletes objects after a month
 /// deletes nothing that a new job needs.
@@ -51,8 +53,8 @@ pub(crate) struct FileOptions {
     #[arg(long = "in", value_name = "FROM[=NAME]", action = ArgAction::Append)]
     #[serde(skip)]
     inputs: Vec<String>,
-    /// Make the content of this folder the work directory of the job, without what git ignores there (by any .gitignore of the
-    /// repository, .git/info/exclude or the person's own excludes) and what .nodekeeperignore names
+    /// Make the content of this folder the work directory of the job, without what git ignores there and what .nodekeeperignore
+    /// names. Where git is not installed, any .gitignore, .git/info/exclude and the person's own excludes count
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
     workdir: Option<PathBuf>,
@@ -99,7 +101,7 @@ struct Upload {
     /// The entries of a folder that the job does not get.
     left_out: LeftOut,
     /// The archive of a folder. It is removed with this value.
-    _archive: Option<TempPath>,
+    _archive: Option<File>,
 }
 
 /// The local files of a submission, each path read once. They are stored before the jobs are written.
@@ -236,7 +238,7 @@ impl LocalFiles {
         }
         let upload = match (is_workdir, path.is_dir()) {
             (true, _) => folder(path, pack_unignored)?,
-            (false, true) => folder(path, |path, to| pack_folder(&File::open(path)?, to))?,
+            (false, true) => folder(path, |path, to| pack_folder(&File::open(path)?, to, &Choice::ALL))?,
             (false, false) => file(path)?,
         };
         if upload.content.bytes > MAX_CONTENT_BYTES {
@@ -363,10 +365,11 @@ fn file(path: &Path) -> io::Result<Upload> {
 }
 
 fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> io::Result<Upload> {
-    let (file, archive) = NamedTempFile::new()?.into_parts();
-    let Packed { digest, left_out, .. } = pack(path, file)?;
+    // It has no name, so nothing of it stays when a signal ends this program.
+    let Packed { archive, digest, left_out } = pack(path, tempfile::tempfile()?)?;
     let upload = upload(path, Form::Tree, &digest)?;
-    Ok(Upload { path: archive.to_path_buf(), left_out, _archive: Some(archive), ..upload })
+    let open = format!("/proc/self/fd/{}", archive.as_raw_fd()).into();
+    Ok(Upload { path: open, left_out, _archive: Some(archive), ..upload })
 }
 
 /// Packs a folder without what git ignores there, by whatever rule, and what [`IGNORE_FILE`] names.
@@ -378,39 +381,31 @@ fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
     // Outside of a repository, nothing above the folder counts: a .gitignore there is about something else.
     let is_root = |dir: &&Path| REPOSITORY.iter().any(|name| dir.join(name).exists());
     let root = dir.ancestors().find(is_root);
+    let by_git = root.and_then(|_| git::ignored(dir));
+    let by_rules = by_git.is_none();
     let mut walk = WalkBuilder::new(dir);
-    walk.standard_filters(false).git_ignore(true).git_exclude(true).add_custom_ignore_filename(IGNORE_FILE);
-    walk.git_global(root.is_some())
-        .parents(root.is_some())
-        .require_git(root.is_some())
-        .current_dir(root.unwrap_or(dir));
+    walk.standard_filters(false).git_ignore(by_rules).git_exclude(by_rules).add_custom_ignore_filename(IGNORE_FILE);
+    walk.git_global(by_rules && root.is_some()).parents(root.is_some()).require_git(root.is_some());
+    walk.current_dir(root.filter(|_| by_rules).unwrap_or(dir));
+    if let Some(rules) = by_git {
+        let mut file = NamedTempFile::new()?;
+        file.write_all(rules.as_bytes())?;
+        walk.add_ignore(file.path());
+    }
     walk.filter_entry(|entry| !LEFT_OUT.iter().any(|name| entry.file_name() == *name));
-    walk.sort_by_file_name(|a, b| a.cmp(b));
-    let mut tree = TreeWriter::new(Digesting::new(BufWriter::new(to)));
-    let mut left_out = LeftOut::default();
+    // What lies deeper is not looked for: packing refuses the folder that it lies in.
+    walk.max_depth(Some(MAX_DEPTH + 1));
+    let mut wanted = HashSet::new();
     for entry in walk.build() {
         let entry = match entry {
             // An ignore file has a line that is no rule. Its other rules count.
             Err(e) if e.io_error().is_none() => continue,
             entry => entry.map_err(io::Error::other)?,
         };
-        let Ok(name) = entry.path().strip_prefix(dir) else { continue };
-        let Some(kind) = entry.file_type().filter(|_| entry.depth() > 0) else { continue };
-        let mode = entry.metadata().map_err(io::Error::other)?.permissions().mode();
-        if kind.is_dir() {
-            tree.folder(name, mode)?;
-        } else if kind.is_symlink() {
-            tree.link(name, &std::fs::read_link(entry.path())?)?;
-        } else if kind.is_file() {
-            let file = File::open(entry.path())?;
-            tree.file(name, mode, file.metadata()?.len(), file)?;
-        } else {
-            left_out.add(name);
-        }
+        wanted.extend(entry.path().strip_prefix(dir).map(Path::to_owned));
     }
-    let (written, digest) = tree.finish()?.finish()?;
-    let archive = written.into_inner().map_err(io::IntoInnerError::into_error)?;
-    Ok(Packed { archive, digest, left_out })
+    let chosen = |path: &Path| if wanted.contains(path) { Selected::Alone } else { Selected::No };
+    pack_folder(&File::open(dir)?, to, &Choice { wanted: &chosen, ..Choice::ALL })
 }
 
 /// Warns of a file of this directory that the command names and does not get. The word may mean another file, so this is no error.
@@ -434,7 +429,7 @@ pub(crate) fn warn_of_forgotten(context: &mut Context<'_>, spec: &JobSpec) -> io
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use files::Beneath;
     use std::fs;
@@ -460,7 +455,7 @@ mod tests {
     }
 
     /// The names of what a folder has when it is packed as a work directory.
-    fn packed(dir: &Path) -> Vec<String> {
+    pub(in crate::commands::submit) fn packed(dir: &Path) -> Vec<String> {
         let packed = folder(dir, pack_unignored).unwrap();
         let out = tempfile::tempdir().unwrap();
         let into = Beneath::new(out.path(), SystemTime::UNIX_EPOCH).unwrap();
@@ -588,5 +583,16 @@ mod tests {
         assert_eq!(left_out, "its pipes, sockets and devices: data/socket");
         let names = [".gitignore", ".hidden", ".nodekeeperignore", "data/small", "link", "run.py"];
         assert_eq!(packed(dir.path()), names);
+    }
+
+    #[test]
+    fn a_work_directory_has_the_bounds_of_an_input() {
+        let (large, deep) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        File::create(large.path().join("hole")).unwrap().set_len(2 << 40).unwrap();
+        fs::create_dir_all(deep.path().join("d/".repeat(MAX_DEPTH + 2))).unwrap();
+        for dir in [&large, &deep] {
+            let all = folder(dir.path(), |path, to| pack_folder(&File::open(path)?, to, &Choice::ALL)).unwrap_err();
+            assert_eq!(folder(dir.path(), pack_unignored).unwrap_err().to_string(), all.to_string());
+        }
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod array_numbers;
 pub(crate) mod bulk;
 pub(crate) mod followed;
+mod git;
 pub(crate) mod input;
 pub(crate) mod job_env;
 pub(crate) mod job_file;
