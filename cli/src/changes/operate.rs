@@ -10,7 +10,7 @@ use model::files::bytes_on_disk;
 use model::output::FOLLOW_LASTS;
 use model::policy::example_json;
 use model::rights::{role_arn, role_name};
-use model::{ActionName, Alloc, Event, JobSpec, Policy, Subject, Time};
+use model::{ActionName, Alloc, Event, JobSpec, Policy, Reason, Subject, Time};
 use std::collections::BTreeSet;
 use store::{Retention, Store, WriteError};
 
@@ -41,6 +41,9 @@ pub(crate) async fn lacking<'a>(
         let rule = || never().map(|(rule, why)| format!("the retry rule {rule} can never be followed: {why}"));
         let of_sizes = policy.lack(&job.needs).or_else(rule);
         let of_sizes = of_sizes.map(|why| format!("{why}: `nodekeeper sizes` shows what the sizes have"));
+        let (nodes, max) = (job.needs.nodes, policy.nodes.max);
+        let of_nodes = || (nodes > max && max > 0).then(|| Reason::MoreThanMaximum { nodes, max }.to_string());
+        let of_sizes = of_sizes.or_else(of_nodes);
         let share = policy.share_for(by, job.share.as_deref()).ok().flatten();
         of_sizes.or_else(|| policy.never_allows((share.as_deref(), by), &job.needs))
     };

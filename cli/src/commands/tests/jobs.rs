@@ -375,6 +375,7 @@ async fn what_no_size_of_the_policy_has_is_refused_with_the_most_that_there_is()
         (&["--instance-type", "m9.huge"], "--instance-type: no size of the policy has m9.huge"),
         (&["--market", "spot"], "--market: no size of the policy has spot"),
         (&["--require", "nvme"], "--require: no size of the policy has label nvme"),
+        (&["--nodes", "99"], "it needs 99 nodes at once and nodes.max is"),
     ] {
         let line: Vec<&str> = ["submit"].into_iter().chain(options.iter().copied()).chain(["--", "true"]).collect();
         let (said, changed) = world.changes(&line).await;

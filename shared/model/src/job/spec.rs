@@ -143,6 +143,8 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Content;
+    use crate::files::{Form, Source};
     use crate::image::is_image_reference;
     use crate::machine::MachineNeed;
 
@@ -216,6 +218,13 @@ mod tests {
         ] {
             let error = of(keep, every).unwrap_err();
             assert!(error.contains(says), "{keep:?} {every}: {error}");
+        }
+        for (form, right) in [(Form::File, false), (Form::Program, false), (Form::Tree, true)] {
+            let mut spec = JobSpec::running(["true"]);
+            let source = Source::Content(Content::new(form, &"0".repeat(64), 7).unwrap());
+            spec.work.keep = Some("ckpt/best".to_owned());
+            spec.work.inputs.insert("ckpt".to_owned(), source);
+            assert_eq!(spec.check(Time::from_ms(0)).is_ok(), right, "{form:?}");
         }
     }
 }

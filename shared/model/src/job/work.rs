@@ -9,13 +9,14 @@
 
 use crate::array::{COUNT_VARIABLE, INDEX_VARIABLE};
 use crate::container_env::{Passing, passing};
-use crate::files::{self, Output, Pattern};
+use crate::files::{self, Form, Output, Pattern, Source};
 use crate::image::is_image_reference;
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
 use crate::{Checkpoint, ImageDigest, Inputs, Pack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Variables by name.
 pub type Environment = BTreeMap<String, String>;
@@ -133,6 +134,17 @@ impl Work {
         });
         mistakes.require(self.keep_every_s == 0 || self.keep_every_s >= MIN_KEEP_EVERY_S, || {
             format!("--keep-every must be at least {MIN_KEEP_EVERY_S} s, it is {} s", self.keep_every_s)
+        });
+        // A folder there is what the first try begins with.
+        let is_file = |source: &Source| match source {
+            Source::Content(content) => content.form != Form::Tree,
+            Source::Object(_) => true,
+            Source::Output { .. } => false,
+        };
+        let in_the_way = self.inputs.iter().find(|(name, source)| Path::new(keep).starts_with(name) && is_file(source));
+        mistakes.require(in_the_way.is_none(), || {
+            let name = shown(in_the_way.map_or("", |(name, _)| name));
+            format!("--keep {} is a folder, and the input {name} is a file: give one of them another name", shown(keep))
         });
     }
 
