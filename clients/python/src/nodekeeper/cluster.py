@@ -111,8 +111,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._command = [program or find_program(), *(["--cluster", name] if name else [])]
         self._key, self._run = key, key or f"run-{secrets.token_hex(8)}"
         self._progress, self._folder = progress, Path.cwd()
-        self._begin()
-        here = weakref.ref(self)
+        here = weakref.ref(self._begin())
         # A child has no thread of its parent, so it needs a program of its own.
         os.register_at_fork(after_in_child=lambda: (cluster := here()) and cluster._begin())
 
