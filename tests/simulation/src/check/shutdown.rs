@@ -134,7 +134,7 @@ impl Check {
     /// - It called, but did not report within the time of a boot, or lacked GPUs of its size for so long.
     /// - It was silent for long, and its shutdown window is open.
     /// - Several runs saw it idle for long, and its window is open or its agent takes no work.
-    /// - Several runs saw it idle, its window is open, a job waits, and a cap allows no more nodes.
+    /// - Several runs saw it idle, its window is open, a job waits, and a cap does not allow all nodes that it needs.
     /// - It is idle or `syncing`, and its size is not in the policy any more.
     fn invariant_a_shutdown_has_its_reason(&self, caller: &Caller, model: &Model, before: &Item) {
         let (leases, over) = super::brakes::leases(caller, model);
@@ -157,6 +157,9 @@ impl Check {
             return;
         }
         let up = model.rows(Table::Nodes).filter(|row| text(row, "state") != Some("cleaned")).count();
+        // A job of several nodes wants room for all of them.
+        let more = model.rows(Table::Jobs).map(|job| count(job, "nodes").saturating_sub(1)).max().unwrap_or(0);
+        let up = up.saturating_add(usize::try_from(more).unwrap_or(0));
         if !self.policies(RUN).iter().any(|p| self.is_reason_enough((p, up), before, silent, heard_at)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
         }
