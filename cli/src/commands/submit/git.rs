@@ -98,6 +98,7 @@ mod tests {
         for folder in [&plain, &apart, &worktree] {
             if folder == &worktree {
                 git(&plain, &["worktree", "add", "-q", worktree.to_str().unwrap()]);
+                git(&worktree, &["submodule", "update", "-q", "--init"]);
             } else {
                 git(folder, &["submodule", "add", "-q", library.to_str().unwrap(), "sub"]);
             }
@@ -122,7 +123,7 @@ mod tests {
             fs::write(folder.join(".gitignore"), "build/\n*.csv\n*.tmp\n").unwrap();
             git(folder, &["add", "."]);
             git(folder, &["add", "-f", "build/config.h", "truth.csv"]);
-            git(folder, &["commit", "-qm", "x"]);
+            git(folder, &["commit", "-qm", "x", "--allow-empty"]);
             write(folder, &["sub/token", "inner/.env", "inner/kept.csv"]);
             git(&folder.join("inner"), &["init", "-q"]);
             for inner in [&folder.join("inner"), &folder.join("sub")] {
