@@ -11,6 +11,7 @@ use nix::sys::signal::Signal as Number;
 use nix::unistd::getpgrp;
 use process_table::{self, Notice, ProcessEntry, descendants_now};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// For the process that runs the element.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Element {
     /// Whether nothing remains, if the first process has ended. Call this again and again while a stop goes on.
     pub(crate) fn have_ended(&mut self, has_first_ended: bool) -> bool {
         self.follow();
-        self.notice.go_on(|| self.remembered.values().copied().collect());
+        self.notice.go_on(|| self.remembered.values().copied().collect(), Instant::now());
         has_first_ended && self.remembered.is_empty() && self.all().is_empty()
     }
 

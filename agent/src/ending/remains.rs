@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Guarantees: each signal is sent once to each process that remains, whatever group or session it went to, and to the readers of what
-//! still saves its work after that (`process_table::Notice`); a container whose init
+//! still saves its work later (`process_table::Notice`); a container whose init
 //! cannot be halted gets its signals from its runtime, and ends with its first process.
 //! Does not: know when to send what (`stops` does).
 
@@ -110,7 +110,7 @@ impl Processes<'_> {
 
     fn go_on(&mut self) {
         let mut notice = std::mem::take(&mut self.notice);
-        notice.go_on(|| self.to_signal());
+        notice.go_on(|| self.to_signal(), Instant::now().into_std());
         self.notice = notice;
     }
 
@@ -178,7 +178,7 @@ impl<'a> ContainerStop<'a> {
             // The agent is not root, and the init is a process of another user.
             self.unsent.take().map(send_by_runtime);
         } else {
-            self.notice.go_on(|| below);
+            self.notice.go_on(|| below, Instant::now().into_std());
         }
     }
 

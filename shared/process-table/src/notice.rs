@@ -1,7 +1,7 @@
 //! A signal to all processes of a command, in an order that lets each of them save its work.
 //!
 //! A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
-//! then end by SIGPIPE in the middle of its save. So such a reader gets the signal when nothing that lives on writes to it any more.
+//! then end by SIGPIPE in the middle of its save. So such a reader ends with its input, and gets the signal only if it does not.
 //!
 //! Guarantees: each process that was found gets the signal at most once. A reader that handles the signal itself gets it with the others,
 //! and so does one that reads only from what the signal ends: it never takes the end of cut input for a whole one.
@@ -9,15 +9,21 @@
 
 use super::{ProcessEntry, is_alive, send, send_group, text};
 use nix::sys::signal::Signal;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::{Duration, Instant};
+
+/// How long a reader has to end with its input.
+const WITH_INPUT: Duration = Duration::from_secs(2);
 
 /// What was sent to a command, and who gets it later.
 #[derive(Debug, Default)]
 pub struct Notice {
     signal: Option<Signal>,
     later: Vec<ProcessEntry>,
+    /// Since when nothing that lives on writes to these.
+    free_since: BTreeMap<i32, Instant>,
 }
 
 impl Notice {
@@ -27,6 +33,7 @@ impl Notice {
     pub fn send(&mut self, found: &[ProcessEntry], shared: i32, signal: model::Signal) {
         self.signal = Signal::try_from(signal.number()).ok();
         self.later = self.signal.map(|signal| readers(found, found, signal)).unwrap_or_default();
+        self.free_since.clear();
         let Some(signal) = self.signal else { return };
         let parted: BTreeSet<i32> = self.later.iter().map(|p| p.group).chain([shared]).collect();
         let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) =
@@ -38,17 +45,24 @@ impl Notice {
         }
     }
 
-    /// Sends the signal to those who need not wait for it any more. `found` are all processes of the command. Call this again and
+    /// Sends the signal to those whose input has ended, and who go on. `found` are all processes of the command. Call this again and
     /// again.
-    pub fn go_on(&mut self, found: impl FnOnce() -> Vec<ProcessEntry>) {
+    pub fn go_on(&mut self, found: impl FnOnce() -> Vec<ProcessEntry>, now: Instant) {
         self.later.retain(|p| is_alive(p.pid, p.start_ticks));
         let Some(signal) = self.signal.filter(|_| !self.later.is_empty()) else { return };
         let wait = readers(&self.later, &found(), signal);
-        for process in self.later.iter().filter(|p| !wait.contains(p)) {
-            send(process.pid, signal);
-            send(process.pid, Signal::SIGCONT);
-        }
-        self.later = wait;
+        self.later.retain(|process| {
+            let is_free = !wait.contains(process);
+            let since = *self.free_since.entry(process.pid).or_insert(now);
+            if !is_free {
+                self.free_since.remove(&process.pid);
+            } else if now.duration_since(since) >= WITH_INPUT {
+                send(process.pid, signal);
+                send(process.pid, Signal::SIGCONT);
+                return false;
+            }
+            true
+        });
     }
 }
 
@@ -112,7 +126,6 @@ mod tests {
     use crate::descendants;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
 
     fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -134,6 +147,8 @@ mod tests {
             (format!("{saves} | grep --line-buffered a | tee log"), "saved\n"),
             (format!("{saves} 2>&1 | while read -r line; do echo $line >log; done"), "saved\n"),
             (format!("mkfifo pipe; cat <pipe >log & {saves} >pipe"), "saved\n"),
+            // Its input ends, and it goes on.
+            (format!("{saves} | sh -c 'cat >log; while :; do sleep 0.01; done'"), "saved\n"),
             // Nothing saves here. Who counts must not believe that the end came by itself.
             ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
             // Who handles the signal decides for itself, and at once.
@@ -149,7 +164,7 @@ mod tests {
             all.extend(crate::read(root));
             notice.send(&all, 0, model::Signal::TERM);
             wait_until(&line, || {
-                notice.go_on(|| all.clone());
+                notice.go_on(|| all.clone(), Instant::now());
                 all.iter().all(|p| !is_alive(p.pid, p.start_ticks))
             });
             child.wait().unwrap();
