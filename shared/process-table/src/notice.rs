@@ -22,7 +22,7 @@ const WITH_INPUT: Duration = Duration::from_secs(2);
 pub struct Notice {
     signal: Option<Signal>,
     later: Vec<ProcessEntry>,
-    /// Since when nothing that lives on writes to these.
+    /// The time since which no process that lives on writes to these readers.
     free_since: BTreeMap<i32, Instant>,
 }
 
@@ -151,8 +151,8 @@ mod tests {
             (format!("{saves} | sh -c 'cat >log; while :; do sleep 0.01; done'"), "saved\n"),
             // Nothing saves here. Who counts must not believe that the end came by itself.
             ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
-            // Who handles the signal decides for itself, and at once.
-            (format!("sh -c 'trap \"\" TERM; sleep 1' | {told}"), "told\n"),
+            // Who handles the signal decides for itself, and at once: this writer waits for that.
+            (format!("sh -c 'trap \"\" TERM; until [ -e out ]; do sleep 0.01; done' | {told}"), "told\n"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let mut command = Command::new("sh");

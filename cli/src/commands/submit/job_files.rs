@@ -365,7 +365,7 @@ fn file(path: &Path) -> io::Result<Upload> {
 }
 
 fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> io::Result<Upload> {
-    // It has no name, so nothing of it stays when a signal ends this program.
+    // The archive has no name on the disk. So nothing of it remains if a signal ends this program.
     let Packed { archive, digest, left_out } = pack(path, tempfile::tempfile()?)?;
     let upload = upload(path, Form::Tree, &digest)?;
     let open = format!("/proc/self/fd/{}", archive.as_raw_fd()).into();
