@@ -118,7 +118,7 @@ impl<'a> Follower<'a> {
     async fn one(&mut self, job: &Job, now: Time) -> Option<String> {
         let store = &self.cluster.store;
         match job.summary.state {
-            JobState::Regrouping => return Some("lost a member: it waits until the others have stopped".to_owned()),
+            JobState::Regrouping => return Some("starts again when what still runs of it has stopped".to_owned()),
             JobState::Placing => return Some("is placed: its members start together".to_owned()),
             JobState::Placed => return places(&store.allocs(job.summary.allocs.iter().copied()).await.ok()?),
             _ => {}

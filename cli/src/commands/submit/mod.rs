@@ -241,7 +241,11 @@ impl SubmitArgs {
             (None, Some(count)) => Ranges::of(0, count.saturating_sub(1)),
             (None, None) => return Ok(vec![(0, spec.clone())]),
         };
-        let count = indexes.count();
+        let (count, at_once) = (indexes.count(), self.at_once);
+        if let Some(pack) = self.pack.filter(|pack| at_once > *pack) {
+            let more = format!("--at-once {at_once} is more than the {pack} elements of --pack {pack}: give at most {pack}");
+            return Err(UsageError(more));
+        }
         let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));
         if jobs > MOST_JOBS {
             let most = "at most 100,000 are submitted at once: run several elements in one with --pack N, up to 1,000";
@@ -254,7 +258,7 @@ impl SubmitArgs {
         like.env.insert(COUNT_VARIABLE.to_owned(), count.to_string());
         let packed = |elements: Ranges| {
             let (first, mut spec) = (elements.iter().next().unwrap_or(0), like.clone());
-            spec.work.pack = Some(Pack { at_once: self.at_once, ..Pack::of(elements) });
+            spec.work.pack = Some(Pack { at_once, ..Pack::of(elements) });
             (first, spec)
         };
         let alone = |index: u32| {

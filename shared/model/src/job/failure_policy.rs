@@ -82,8 +82,18 @@ impl FailurePolicy {
         let rules = self.retry.len();
         mistakes
             .require(rules <= MAX_RULES, || format!("it has {rules} retry rules, at most {MAX_RULES} are possible"));
-        for wrong in self.retry.iter().filter_map(|rule| rule.contradiction(needs)) {
+        for wrong in self.retry.iter().filter_map(|rule| rule.contradiction(needs, timeout_s)) {
             mistakes.require(false, || wrong);
+        }
+        let usual = Self::default();
+        for (option, cause, times, usually) in [
+            ("--retry-failed", CauseWord::Failed, self.retry_failed, usual.retry_failed),
+            ("--retry-lost", CauseWord::Lost, self.retry_lost, usual.retry_lost),
+        ] {
+            let decides = times == usually || !RetryRule::of(cause, times).is_behind(&self.retry);
+            mistakes.require(decides, || {
+                format!("{option} {times} never decides: the retry rules name all its causes, so leave it out")
+            });
         }
         for (n, rule) in self.retry.iter().enumerate() {
             let is_shadowed = rule.is_behind(self.retry.get(..n).unwrap_or_default());
@@ -101,6 +111,11 @@ impl FailurePolicy {
                 )
             });
         }
+        mistakes.require(!self.replace || self.lost_after_s > 0, || {
+            "--replace places a copy while the job waits for a silent node, and with --lost-after 0 it does not wait: \
+             leave one of them out"
+                .into()
+        });
         let notice_s = self.stop_notice_s;
         mistakes.require(timeout_s == 0 || notice_s < timeout_s, || {
             format!("--stop-notice ({notice_s} s) must be shorter than --timeout ({timeout_s} s)")
@@ -201,6 +216,14 @@ mod tests {
         assert!(wrong(policy(&["memory=again,memory*2"]), 0).contains("give --memory"));
         assert!(wrong(policy(&["lost=fail"; MAX_RULES + 1]), 0).contains("17 retry rules, at most 16"));
         assert_eq!(wrong(policy(&["exit:1=fail", "exit:*=again*2", "exit:2,timeout=fail"]), 0), "");
+        assert_eq!(wrong(policy(&["timeout=again*3"]), 9), "");
+        assert!(wrong(policy(&["timeout=again*3"]), 0).contains("give --timeout"));
+        assert_eq!(wrong(FailurePolicy { retry_lost: 5, ..policy(&["spot=again*9"]) }, 0), "");
+        let behind = FailurePolicy { retry_lost: 5, retry_failed: 2, ..policy(&["failed,lost=again*9"]) };
+        let never = "never decides: the retry rules name all its causes, so leave it out";
+        assert_eq!(wrong(behind, 0), format!("--retry-failed 2 {never}; --retry-lost 5 {never}"));
+        let never_waits = FailurePolicy { lost_after_s: 0, replace: true, ..policy(&[]) };
+        assert!(wrong(never_waits, 0).contains("leave one of them out"));
         let shadowed =
             "the retry rule \"exit:1,signal:KILL=again*2\" never decides: rules before it name all its causes";
         assert_eq!(wrong(policy(&["exit:1=fail", "signal:KILL=fail", "exit:1,signal:KILL=again*2"]), 0), shadowed);

@@ -311,8 +311,11 @@ impl RetryRule {
         self.causes.iter().any(|one| one.names(cause))
     }
 
-    /// What is wrong with the rule for a job with these needs.
-    pub(crate) fn contradiction(&self, needs: &Needs) -> Option<String> {
+    /// What is wrong with the rule for a job with these needs and this time limit in seconds, 0 for none.
+    pub(crate) fn contradiction(&self, needs: &Needs, timeout_s: u64) -> Option<String> {
+        if timeout_s == 0 && self.causes.iter().all(|cause| *cause == Cause::Word(CauseWord::Timeout)) {
+            return Some(format!("the retry rule {self} is about a time limit, and the job has none: give --timeout"));
+        }
         let RuleAction::Again(Again { growth: Some(_), most_mib, .. }) = self.then else { return None };
         if needs.memory_mib == 0 {
             return Some(format!("the retry rule {self} raises the memory, and the job asks for none: give --memory"));
@@ -482,8 +485,8 @@ mod tests {
         }
         assert_eq!(growing.follows(4, &needs), Follows::Fails(WhyNot::AllMemory { memory_mib: 4000 }));
         assert_eq!(growing.follows(5, &needs), Follows::Fails(WhyNot::UsedUp { times: 5 }));
-        assert!(growing.contradiction(&needs).unwrap().contains("must be above --memory"));
-        assert!(growing.contradiction(&Needs::default()).unwrap().contains("give --memory"));
-        assert_eq!(rule("memory=again").contradiction(&Needs::default()), None);
+        assert!(growing.contradiction(&needs, 0).unwrap().contains("must be above --memory"));
+        assert!(growing.contradiction(&Needs::default(), 0).unwrap().contains("give --memory"));
+        assert_eq!(rule("memory=again").contradiction(&Needs::default(), 0), None);
     }
 }

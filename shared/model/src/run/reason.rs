@@ -158,7 +158,7 @@ reasons! {
     KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
     PlacedInPart "placed_in_part" { placed: usize, of: u32 } = "{placed} of its {of} members are on nodes: they start when all of them are";
     PlacingCutShort "placing_cut_short" {} = "its placing was cut short: those of its members that are on nodes stop first";
-    RegroupingMembers "regrouping_members" {} = "its members that still run are stopping: it starts again after them";
+    RegroupingMembers "regrouping_members" {} = "what still runs of it is stopping: it starts again after that";
     IntentIsHold "intent_is_hold" { slot: Slot } = "an operator holds it: `nodekeeper resume {slot}` ends that";
     ReservedFor "reserved_for" { job: String } = "reserved for job {job}";
     KeptForSet "kept_for_set" { set: String } = "kept for demand set {set}";

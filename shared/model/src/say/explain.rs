@@ -187,7 +187,7 @@ mod tests {
             lines,
             [
                 format!("3 jobs like {first} wait: all 6 nodes that nodes.max allows are there"),
-                format!("job {second} waits: its members that still run are stopping: it starts again after them"),
+                format!("job {second} waits: what still runs of it is stopping: it starts again after that"),
             ]
         );
         let by_job = explained.by_job();

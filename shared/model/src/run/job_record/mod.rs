@@ -7,7 +7,7 @@
 //!    │  │          │                       │ └───────────────────────────────▶ failed
 //!    │  └──────────┼───────────────────────┘ failed or lost, may retry
 //!    │             │ cut short             │
-//!    └── regrouping ◀──────────────────────┘ one of several members lost: the others stop first
+//!    └── regrouping ◀──────────────────────┘ the same, and something of it still runs: that stops first
 //!   queued ──▶ rejected (can never run)        what has not ended ──▶ cancelled
 //! ```
 //!
@@ -322,7 +322,8 @@ impl Job {
         if self.summary.state == JobState::Placed && alloc.desired == Desired::Run {
             new.count_end(alloc, ending, others, news, times, now);
         } else if self.summary.state == JobState::Regrouping && new.summary.allocs.is_empty() {
-            new.queue("all its members have stopped: it starts again");
+            let reason = new.reason.take().unwrap_or_default();
+            new.queue(&reason);
         } else if self.summary.state == JobState::Placing {
             new.wait_again("a member ended before all of them were placed");
         } else if self.summary.state == JobState::Cancelled {
@@ -355,7 +356,7 @@ impl Job {
             let pause_s = retries.iter().filter_map(|retry| retry.pause_s).max();
             self.summary.tries.pause(pause_s, times, now);
             let left = self.work_left().pack.map_or(0, |pack| pack.elements.count());
-            self.queue(&format!("{cause}; {left} of its elements are left to run"));
+            self.wait_again(&format!("{cause}; {left} of its elements are left to run"));
             return;
         }
         if payer == Payer::Mover && self.move_free(id, ending) {
@@ -448,13 +449,14 @@ impl Job {
         format!("{member}{lost}{}; {retries}{line}", ending.cause)
     }
 
-    /// Queues the job again, or lets it regroup first if other members still run.
+    /// Queues the job again, or lets it regroup first if something of it still runs. A try that began beside an earlier one would not
+    /// find what that one saves when it is asked to stop.
     fn wait_again(&mut self, reason: &str) {
-        if self.summary.needs.nodes > 1 && !self.summary.allocs.is_empty() {
+        if self.summary.allocs.is_empty() {
+            self.queue(reason);
+        } else {
             self.summary.state = JobState::Regrouping;
             self.reason = Some(reason.to_owned());
-        } else {
-            self.queue(reason);
         }
     }
 

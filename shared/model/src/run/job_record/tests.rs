@@ -156,8 +156,12 @@ fn a_move_costs_no_try_until_it_was_moved_too_often() {
     let (mut job, allocs) = placed(1, 0, 0);
     job.failure_policy.retry = vec!["lost=fail".parse().unwrap()];
     let moved = || Ending::new(EndCause::Moved { why: "an operator drains its node".into() });
+    let mut stopped = allocs[0].clone();
+    stopped.desired = Desired::Stop;
     for n in 1..=FREE_MOVES {
-        let again = job.after_end(&allocs[0], &moved(), &[], JobSet::Stays, KEEP.into(), at(5));
+        let moves = job.after_end(&allocs[0], &moved(), &[], JobSet::Stays, KEEP.into(), at(5));
+        assert_eq!(moves.summary.state, JobState::Regrouping, "its alloc still runs");
+        let again = moves.after_end(&stopped, &Ending::exited(143), &[], JobSet::Leaves, KEEP.into(), at(5));
         let JobSummary { tries, state, .. } = &again.summary;
         assert_eq!((*state, tries.moves, tries.rule_uses.len(), tries.pauses), (JobState::Queued, n, 0, 0));
         assert_eq!((again.lost_count, again.failed_count), (0, 0));
