@@ -3,9 +3,12 @@
 //! A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
 //! then end by SIGPIPE in the middle of its save. So such a reader ends with its input, and gets the signal only if it does not.
 //!
+//! A program such as `timeout` passes each signal on to those below it, which have got it already, and a second one often means "at
+//! once". So it gets none, and ends with what it waits for.
+//!
 //! Guarantees: each process that was found gets the signal at most once. A reader that handles the signal itself gets it with the others,
 //! and so does one that reads only from what the signal ends: it never takes the end of cut input for a whole one.
-//! Does not: see a pipe that is not the standard input of its reader.
+//! Does not: see a pipe that is not the standard input of its reader, or that a shell passes a signal on.
 
 use super::{ProcessEntry, is_alive, send, send_group, text};
 use nix::sys::signal::Signal;
@@ -14,6 +17,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
 
+/// Programs that run another one and pass on to it, or to its process group, the signals that they get.
+const PASS_ON: [&str; 5] = ["timeout", "tini", "docker-init", "dumb-init", "catatonit"];
 /// How long a reader has to end with its input.
 const WITH_INPUT: Duration = Duration::from_secs(2);
 
@@ -35,13 +40,15 @@ impl Notice {
         self.later = self.signal.map(|signal| readers(found, found, signal)).unwrap_or_default();
         self.free_since.clear();
         let Some(signal) = self.signal else { return };
-        let parted: BTreeSet<i32> = self.later.iter().map(|p| p.group).chain([shared]).collect();
+        let apart: Vec<ProcessEntry> = found.iter().filter(|p| passes_on(p.pid, signal)).copied().collect();
+        let apart = [self.later.as_slice(), &apart].concat();
+        let parted: BTreeSet<i32> = apart.iter().map(|p| p.group).chain([shared]).collect();
         let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) =
             found.iter().partition(|p| parted.contains(&p.group));
         let groups: BTreeSet<i32> = grouped.iter().map(|p| p.group).collect();
         for signal in [signal, Signal::SIGCONT] {
             groups.iter().for_each(|group| send_group(*group, signal));
-            single.iter().filter(|p| !self.later.contains(p)).for_each(|p| send(p.pid, signal));
+            single.iter().filter(|p| !apart.contains(p)).for_each(|p| send(p.pid, signal));
         }
     }
 
@@ -101,9 +108,19 @@ fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<Pro
 
 /// Whether a process handles or ignores this signal.
 fn lives_on(pid: i32, signal: Signal) -> bool {
+    has(pid, signal, &["SigCgt:", "SigIgn:"])
+}
+
+/// Whether a process passes this signal on. It handles the signal, or blocks it and waits for it.
+fn passes_on(pid: i32, signal: Signal) -> bool {
+    let is_named = text(pid, "comm").is_ok_and(|name| PASS_ON.contains(&name.trim_end()));
+    is_named && has(pid, signal, &["SigCgt:", "SigBlk:"])
+}
+
+/// Whether one of these sets of a process has the signal.
+fn has(pid: i32, signal: Signal, sets: &[&str]) -> bool {
     let status = text(pid, "status").unwrap_or_default();
-    let has = |word: &str| super::signals(&status, word).contains(&(signal as i32));
-    has("SigCgt:") || has("SigIgn:")
+    sets.iter().any(|set| super::signals(&status, set).contains(&(signal as i32)))
 }
 
 /// The pipes that a process has open for writing.
@@ -141,6 +158,8 @@ mod tests {
         // What reads fills the file `log` when all of the command runs.
         let saves =
             "sh -c 'trap \"echo late; sleep 0.2; echo saved >out; exit\" TERM; while :; do echo a; sleep 0.01; done'";
+        let again = "trap \"echo twice >out; exit\" TERM; sleep 0.2; echo saved >out; exit";
+        let twice = format!("sh -c 'trap '\\''{again}'\\'' TERM; echo a >log; while :; do sleep 0.01; done'");
         let told = "sh -c 'trap \"echo told >out; exit\" TERM; echo a >log; while :; do sleep 0.01; done'";
         for (line, left) in [
             (format!("{saves} | cat >log"), "saved\n"),
@@ -149,6 +168,9 @@ mod tests {
             (format!("mkfifo pipe; cat <pipe >log & {saves} >pipe"), "saved\n"),
             // Its input ends, and it goes on.
             (format!("{saves} | sh -c 'cat >log; while :; do sleep 0.01; done'"), "saved\n"),
+            // `timeout` would pass the signal on, and a second one cuts the save short.
+            (format!("timeout 100 {twice}"), "saved\n"),
+            (format!("timeout -k 100 100 {twice} | cat >/dev/null"), "saved\n"),
             // Nothing saves here. Who counts must not believe that the end came by itself.
             ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
             // Who handles the signal decides for itself, and at once: this writer waits for that.
