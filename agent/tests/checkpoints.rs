@@ -82,6 +82,15 @@ async fn a_try_begins_with_what_an_earlier_one_left_however_that_ended() {
     kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
     let end = node.end_of(3).await;
     assert_eq!((end.client, number(&bucket, &end.run.checkpoint.unwrap())), (ClientStatus::Lost, 9));
+    // Nothing survives a reboot but the disk.
+    node.with(|p| p.order(vec![keeps(4, "echo 10 > ckpt/n; echo $PPID > supervisor; sleep 1000", None)]));
+    let supervisor = node.line_of(4, "supervisor").await.parse().unwrap();
+    node.running(4).await;
+    node.kill_agent();
+    kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
+    node.start(&["--boot-id", "the next one"]);
+    let end = node.end_of(4).await;
+    assert_eq!((end.client, number(&bucket, &end.run.checkpoint.unwrap())), (ClientStatus::Lost, 10));
 }
 
 #[tokio::test]

@@ -107,22 +107,26 @@ async fn after_term_allocs_keep_running_unless_the_option_stops_them() {
 }
 
 #[tokio::test]
-async fn after_a_reboot_the_node_registers_anew_and_does_not_list_what_ran() {
+async fn after_a_reboot_the_node_registers_anew_and_what_ran_is_lost() {
     let mut node = TestNode::new().await;
-    node.with(|p| p.order(vec![order(0, "echo $$ > pid; exec sleep 1000")]));
+    let begins = node.dir.path().join("begins");
+    node.with(|p| p.order(vec![order(0, &says_its_beginning(&begins))]));
     node.start(&["--boot-id", "b-1"]);
-    node.line_of(0, "pid").await;
     node.running(0).await;
+    let process = std::fs::read_to_string(&begins).unwrap();
     node.kill_agent();
     let reports = node.with(|p| p.reports.len());
     node.start(&["--boot-id", "b-2"]);
     let complete = node
         .until("a complete report", |w| w.with(|p| p.reports[reports..].iter().find(|r| r.complete).cloned()))
         .await;
-    assert_eq!((complete.incarnation.as_str(), complete.allocs.len()), ("inc-2", 0));
-    // The list still has the alloc as running. But the alloc is not started again.
+    assert_eq!(complete.incarnation, "inc-2");
+    assert!(is_alive(process.trim()), "a process with the pid of one from before the reboot is another one");
+    let end = node.end_of(0).await;
+    assert_eq!(end.client, ClientStatus::Lost);
+    assert!(crate::common::cause(&end).contains("its node was rebooted"), "{end:?}");
     node.beats(2).await;
-    assert!(node.with(|p| p.ends(alloc_id(0)).is_empty()));
+    assert_eq!(std::fs::read_to_string(&begins).unwrap(), process, "it began once");
 }
 
 #[tokio::test]

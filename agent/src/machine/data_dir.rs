@@ -117,10 +117,10 @@ impl DataDir {
         if state.boot_id != boot_id {
             boot_id.clone_into(&mut state.boot_id);
             state.register_anew();
-            // Allocs that ran ended with the old boot. They are not listed, so the control plane counts them as lost.
-            // Allocs that had ended before are still to be reported.
+            // Allocs that ran ended with the old boot, and their ends are still to be reported. An alloc that was not started is not
+            // listed, so the control plane counts it as lost.
             let allocs = self.allocs();
-            state.allocs.retain(|id, _| matches!(AllocDir::of(&allocs, *id).exit_record(), Ok(Some(_))));
+            state.allocs.retain(|id, _| has_begun(&AllocDir::of(&allocs, *id)));
         }
         Ok(state)
     }
@@ -150,15 +150,17 @@ impl DataDir {
                 // The disk was not wiped: the directories show which allocs ran here.
                 state.wiped_at = 0;
             }
-            let start = dir.start_record().ok().flatten();
-            let of_this_boot = start.is_some_and(|s| s.boot_id == boot_id);
-            let ended = matches!(dir.exit_record(), Ok(Some(_)));
-            if let (true, Ok(Some(task))) = (ours && (of_this_boot || ended), dir.task()) {
+            if let (true, Ok(Some(task))) = (ours && has_begun(&dir), dir.task()) {
                 state.allocs.insert(task.order.alloc_id, LocalAlloc::new(task.order));
             }
         }
         state
     }
+}
+
+/// Whether a supervisor has claimed the alloc in this directory, or it has ended.
+fn has_begun(dir: &AllocDir) -> bool {
+    matches!(dir.start_record(), Ok(Some(_))) || matches!(dir.exit_record(), Ok(Some(_)))
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
@@ -225,13 +227,15 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_only_ended_allocs_are_listed() {
+    fn after_a_reboot_what_was_not_started_is_not_listed() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
-        save_state(&data);
+        let mut state = save_state(&data);
+        state.allocs.insert(alloc_id(2), LocalAlloc::new(order(2, 1)));
+        data.save(&state).unwrap();
         let state = data.load(node_id(), "boot-2").unwrap();
         assert_eq!((state.incarnation, state.as_of, state.report_no), (None, 0, 0));
-        assert_eq!(state.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(1)]);
+        assert_eq!(state.allocs.keys().copied().collect::<Vec<_>>(), [alloc_id(0), alloc_id(1)]);
     }
 
     #[test]
@@ -253,8 +257,5 @@ mod tests {
         let state = data.load(node_id(), "boot-1").unwrap();
         assert_eq!((state.incarnation, state.as_of), (None, 0));
         assert_eq!(state.allocs.len(), 2);
-        // After a reboot only the ended alloc is left.
-        fs::remove_file(data.state_file()).unwrap();
-        assert_eq!(data.load(node_id(), "boot-2").unwrap().allocs.len(), 1);
     }
 }

@@ -34,9 +34,6 @@ pub enum Observed {
     /// The command of the alloc runs, or its outputs are stored.
     Running,
     Ended(Box<Ending>),
-    /// The alloc is not on this node: it ran before a reboot. A complete report without it tells the control plane that it is
-    /// lost.
-    Gone,
 }
 
 /// What a node reports of an alloc that has not ended, besides its status.
@@ -90,7 +87,6 @@ impl Observed {
         match self {
             Self::Pending | Self::Preparing => ClientStatus::Pending,
             Self::Running => ClientStatus::Running,
-            Self::Gone => ClientStatus::Lost,
             Self::Ended(end) => end.cause.client(),
         }
     }
@@ -244,7 +240,7 @@ impl Node {
     pub fn work(&self) -> Vec<MachineTask> {
         let todo =
             self.durable.allocs.iter().filter_map(|(id, alloc)| match (self.observed(*id), alloc.stop_reason()) {
-                (Observed::Ended(_) | Observed::Gone, _) | (Observed::Preparing | Observed::Running, None) => None,
+                (Observed::Ended(_), _) | (Observed::Preparing | Observed::Running, None) => None,
                 (Observed::Pending | Observed::Preparing | Observed::Running, Some(why)) => {
                     let why = if self.interrupt_at.is_some() { "stopped: EC2 takes its instance" } else { why };
                     Some(MachineTask::Stop(alloc.order.clone(), why.to_owned()))
@@ -282,11 +278,6 @@ impl Node {
             || (*self.observed(id) == Observed::Running && seen == Observed::Preparing)
         {
             return false;
-        }
-        if seen == Observed::Gone {
-            self.forget(id);
-            self.report_missing();
-            return true;
         }
         self.states.entry(id).or_default().observed = seen;
         self.forget_dropped();

@@ -333,26 +333,6 @@ fn an_alloc_placed_before_the_wipe_is_never_started_and_a_later_one_is() {
 }
 
 #[test]
-fn a_complete_report_without_it_says_that_an_alloc_ended_with_a_reboot() {
-    let mut node = registered_node();
-    assert!(node.observe(alloc_id(0), Observed::Gone));
-    let report = node.report().unwrap();
-    assert!(report.complete && report.allocs.is_empty());
-}
-
-#[test]
-fn a_complete_report_from_before_an_alloc_was_gone_does_not_count_as_the_one_without_it() {
-    let mut node = registered_node();
-    node.on_heartbeat(&HeartbeatAnswer { must_report: true, ..answer(6, Some(vec![order(0, 5)])) });
-    let before = node.report().unwrap();
-    assert_eq!(before.allocs.len(), 1);
-    assert!(node.observe(alloc_id(0), Observed::Gone));
-    node.on_report(&accepted_answer(6, &[alloc_id(0)]));
-    let report = node.report().unwrap();
-    assert!(report.complete && report.allocs.is_empty() && report.report_no > before.report_no);
-}
-
-#[test]
 fn a_report_from_before_must_report_is_not_repeated_after_it() {
     let mut node = registered_node();
     node.observe(alloc_id(0), Observed::Running);

@@ -44,11 +44,12 @@ impl EndTasks {
 }
 
 /// Kills everything that still runs for the alloc in `dir`, its supervisor first. Then takes the files away from the job's user,
-/// removes the container, and stores the checkpoint. `start` is `None` if the alloc was started in an earlier boot: then only a container may be left. `program`
+/// removes the container, and stores the checkpoint. Of an alloc that was started in an earlier boot, no process is left. `program`
 /// is the agent's own.
-pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: Option<StartRecord>) -> io::Result<()> {
-    let Some(start) = start else { return dir.remove_container().await };
-    process_table::kill_session(start.pid, start.start_ticks);
+pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: StartRecord, of_this_boot: bool) -> io::Result<()> {
+    if of_this_boot {
+        process_table::kill_session(start.pid, start.start_ticks);
+    }
     let task = dir.task()?;
     let keeps = task.as_ref().is_some_and(|task| task.order.work.keep.is_some()) && !start.is_never();
     if let Some(isolation) = task.and_then(|task| task.isolation) {

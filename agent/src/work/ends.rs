@@ -73,12 +73,14 @@ pub(crate) fn is_running(dir: &AllocDir) -> bool {
     }
 }
 
-/// The exit record of an alloc whose supervisor is gone and wrote none.
-pub(crate) fn without_supervisor(start: &StartRecord) -> ExitRecord {
+/// The exit record of an alloc whose supervisor is gone and wrote none, in this boot.
+pub(crate) fn without_supervisor(start: &StartRecord, boot_id: &str) -> ExitRecord {
     ExitRecord::of(if start.is_never() {
         EndCause::NotStarted { why: "the agent was killed while it gave it up".to_owned() }
-    } else {
+    } else if start.boot_id == boot_id {
         EndCause::Lost { why: "its supervisor was killed, and everything it ran with it".to_owned() }
+    } else {
+        EndCause::Lost { why: "its node was rebooted".to_owned() }
     })
 }
 

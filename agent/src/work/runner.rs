@@ -372,9 +372,6 @@ impl Runner {
         if !self.have_ended(id, &dir, &start).await? {
             return Ok(Observed::Running);
         }
-        if !same_boot && !start.is_never() {
-            return Ok(Observed::Gone);
-        }
         self.end_without_supervisor(id, &dir, &start)
     }
 
@@ -385,8 +382,8 @@ impl Runner {
 
     /// Whether nothing of a started alloc runs any more. The first call begins to end it.
     async fn have_ended(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<bool> {
-        let of_this_boot = (start.boot_id == self.settings.boot_id).then(|| start.clone());
-        let end = end_tasks::end(self.settings.program.clone(), dir.clone(), of_this_boot);
+        let of_this_boot = start.boot_id == self.settings.boot_id;
+        let end = end_tasks::end(self.settings.program.clone(), dir.clone(), start.clone(), of_this_boot);
         self.ending.have_ended(id, end).await
     }
 
@@ -416,7 +413,7 @@ impl Runner {
 
     /// Writes the exit record of an alloc whose supervisor did not write one.
     fn end_without_supervisor(&mut self, id: AllocId, dir: &AllocDir, start: &StartRecord) -> io::Result<Observed> {
-        let exit = ends::without_supervisor(start);
+        let exit = ends::without_supervisor(start, &self.settings.boot_id);
         // If the supervisor has written its exit record in the meantime, that record stays.
         let written = dir.write_exit_record(&exit);
         if let Some(exit) = dir.exit_record()? {

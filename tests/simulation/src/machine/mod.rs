@@ -313,9 +313,6 @@ impl Machine {
         if let Some(ended) = self.disk.ended.get(&id) {
             return Observed::Ended(Box::new(ended.clone()));
         }
-        if self.disk.started.get(&id).is_some_and(|(_, boot)| *boot != self.boot) {
-            return Observed::Gone;
-        }
         if self.disk.started.contains_key(&id) {
             let ended = ended(EndCause::Lost { why: "its agent was killed".into() });
             self.end(id, ended.clone());
@@ -548,16 +545,16 @@ impl Machine {
         self.write_ground();
     }
 
-    /// Loads the state as the agent does. After a reboot, allocs that ran are not listed any more. Without a
+    /// Loads the state as the agent does. After a reboot, allocs that were not started are not listed any more. Without a
     /// state file, the agent adopts what it finds on the disk.
     fn load(&self) -> Durable {
         let boot_id = format!("boot-{}", self.boot);
         let mut durable = self.disk.durable.clone().unwrap_or_else(|| {
             let mut durable = Durable::new(self.file.node_id, boot_id.clone());
-            for (id, (order, boot)) in &self.disk.started {
+            for (id, (order, _)) in &self.disk.started {
                 let name = id.to_string();
                 let there = self.disk.handles.contains_key(&name) || self.appears.contains_key(&name);
-                if there && (*boot == self.boot || self.disk.ended.contains_key(id)) {
+                if there {
                     durable.allocs.insert(*id, LocalAlloc::new(order.clone()));
                 }
                 if there {
@@ -569,7 +566,7 @@ impl Machine {
         if durable.boot_id != boot_id {
             durable.boot_id = boot_id;
             durable.register_anew();
-            durable.allocs.retain(|id, _| self.disk.ended.contains_key(id));
+            durable.allocs.retain(|id, _| self.disk.started.contains_key(id));
         }
         durable
     }
