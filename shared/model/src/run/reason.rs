@@ -73,7 +73,7 @@ reasons! {
     /// An unusual share of the leases expired.
     ManyExpired "many_expired" { expired: usize, leases: usize } = "{expired} of {leases} leases expired at once";
     /// No heartbeat was accepted since the silent nodes should have called.
-    IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and heartbeat-ingest has not shown since then that it works: the status stays as it is until it does", are(*nodes);
+    IngestUnproven "ingest_unproven" { nodes: usize } = "{} silent, and no node was heard since, so heartbeat-ingest itself may be down: the status stays as it is until one is heard", are(*nodes);
     SilentWithWaitingAllocs "silent_with_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; allocs wait for it";
     SilentWithoutWaitingAllocs "silent_without_waiting_allocs" { silent: Span } = "silent for {silent}, the lease expired; no alloc waits for it";
     LastWindowClosed "last_window_closed" {} = "no alloc waits for it any longer";
@@ -152,7 +152,7 @@ reasons! {
     /// Nodes with room for the job boot.
     NodesBoot "nodes_boot" { slots: Vec<Slot> } = "it waits until {} can take work", listed(slots);
     /// Nodes with room for the job are silent or unlisted.
-    NodesSuspected "nodes_suspected" { slots: Vec<Slot> } = "silent or unlisted, but this run does not believe that it is gone: {}; nothing is placed there, and nothing is launched instead", listed(slots);
+    NodesSuspected "nodes_suspected" { slots: Vec<Slot> } = "{} silent or not listed by EC2, which does not prove yet that it is gone: nothing is placed there, and nothing is launched instead", listed(slots);
     /// Other members of the job have nodes.
     PartFound "part_found" { found: usize, of: u32 } = "it keeps {found} of the {of} nodes that it needs";
     KeptForEarlier "kept_for_earlier" { job: String } = "job {job} comes first, and the rest of the room is kept for it";
@@ -278,9 +278,9 @@ reasons! {
     /// The limits of a share, or of each person.
     WorkLimit "work_limit" { whose: String, what: &'static str, most: String } = "{whose} may have {most} {what} at the same time: it waits for the end of some, or for a higher limit";
     NeverAllowed "never_allowed" { why: String } = "it cannot start before an operator raises a limit: {why}";
-    LicencesUsed "licences_used" { name: String, needs: u32, free: u32, all: u32 } = "it needs {needs} of {name}, and {free} of {all} are free (limits.licences)";
+    LicencesUsed "licences_used" { name: String, needs: u32, free: u32, all: u32 } = "it needs {needs} of {name}, and {}", free_of(*free, *all);
     /// Another run places the jobs that are under a limit.
-    LimitTurnTaken "limit_turn_taken" {} = "another run places the jobs that are under a limit: a later run places it";
+    LimitTurnTaken "limit_turn_taken" {} = "another run has the turn to place jobs that are under a limit: the next run places it, or one a minute later if that run failed";
     /// Other shares come first.
     ShareTurn "share_turn" { share: String, used: u32, part: u32, before: String } = "share {share} has used {used} % of late, and its part is {part} %; before its first job: {before}";
     BudgetSpent "budget_spent" { spent: Usd, budget: Usd } = "the nodes of this month have cost {spent}, and budget.dollars_per_month is {budget}: nothing is launched";
@@ -331,6 +331,14 @@ fn listed(slots: &[Slot]) -> String {
     match slots.len().saturating_sub(SLOTS_NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),
+    }
+}
+
+/// How many licences are free of all that the policy has.
+fn free_of(free: u32, all: u32) -> String {
+    match all {
+        0 => "limits.licences of the policy has none".to_owned(),
+        all => format!("{free} of {all} are free (limits.licences)"),
     }
 }
 
