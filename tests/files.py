@@ -263,6 +263,32 @@ def is_fetched_once(user):
     check("whole, and once for each node", all(path.stat().st_size == 1_000_000 for path in cached), cached)
 
 
+@contextlib.contextmanager
+def small_disk(folder):
+    """A disk of 48 MiB for the machines."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=755", "small", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def full_disk(user):
+    """A job whose own files fill the disk runs once. Its exit code counts, and what it printed last is there."""
+    if os.geteuid() != 0:
+        return
+    fill = "dd if=/dev/zero of=big bs=1M count=100; exit 7"
+    machines = pathlib.Path(user.local.dir.name) / "stack/machines"
+    machines.mkdir(exist_ok=True)
+    with small_disk(machines):
+        for name, options in (("fills", []), ("pack-that-fills", ["--count", "1", "--pack", "1"])):
+            user.run("submit", "--wait", "--name", name, *options, "--", "sh", "-c", fill)
+            job = json.loads(user.run("job", name, "--json").stdout)
+            printed = user.run("logs", name)
+            check(f"{name}: it runs once, and fails by itself", [a["client"] for a in job["all_allocs"]] == ["failed"], job)
+            check(f"{name}: its last words are there", "No space left" in printed.stdout + printed.stderr, printed)
+
+
 def main():
     with Local("--tick-s", "1") as local, tempfile.TemporaryDirectory() as folder:
         user = User(local, folder)
@@ -274,6 +300,8 @@ def main():
         own_excludes(user)
         followers(user)
         is_fetched_once(user)
+    with Local("--tick-s", "1") as local, tempfile.TemporaryDirectory() as folder:
+        full_disk(User(local, folder))
     for s3 in (contextlib.nullcontext, moto_as_s3):
         # Isolated jobs may not reach the Python environment of the tests.
         with s3(), Local("--tick-s", "1", "--unisolated") as local, tempfile.TemporaryDirectory() as folder:

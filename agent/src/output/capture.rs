@@ -2,13 +2,14 @@
 //!
 //! Guarantees: the command cannot truncate, replace or seek in what it has printed, also if it opens `/dev/stderr` or
 //! `/dev/stdout` again; what it printed before it ended is on disk when [`Capture::finish`] returns; a slow disk makes the
-//! command wait, and loses nothing.
+//! command wait, and loses nothing; a command that fills the disk finds room for its last words.
 //! Does not: wait for ever for a disk that takes nothing: after `PATIENCE` the output is given up, and so is the alloc. What
 //! is in the pipes when the supervisor is killed is lost.
 //! Standard output and standard error are ordered as the bytes were found in the two pipes.
 
 use super::output_files::OutputFiles;
 use crate::elements::ElementsLog;
+use crate::machine::atomic_file::Spare;
 use model::Stream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
@@ -28,6 +29,9 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(60);
 
 /// The wait between two attempts to write.
 const AGAIN_MS: u16 = 500;
+
+/// Disk space for what is in the pipes when the command has ended. `Spare` takes up twice as much.
+const LAST_BYTES: usize = CHUNK + 4096;
 
 /// How much is read at a time. A pipe holds as much.
 const CHUNK: usize = 64 << 10;
@@ -65,8 +69,12 @@ impl Capture {
         }
         let given_up = Arc::default();
         let out_of_memory = elements.as_ref().map(ElementsLog::out_of_memory).unwrap_or_default();
-        let writer = Writer { files: Files::create(files)?, ended, given_up: Arc::clone(&given_up) };
-        let run = move || run(writer, elements, out, err);
+        let (spare, given) = (files.spare(), Arc::clone(&given_up));
+        let mut writer = Writer { files: Files::create(files)?, spare: None, ended, given_up: given };
+        let run = move || {
+            writer.spare = Some(Spare::new(spare, LAST_BYTES));
+            run(writer, elements, out, err)
+        };
         let thread = std::thread::Builder::new().name("output".to_owned()).spawn(run)?;
         let capture = Self { thread: Some(thread), elements: None, ended: Some(end), given_up, out_of_memory };
         Ok((capture, Printers { out: out_writer, err: err_writer }))
@@ -130,6 +138,7 @@ fn run(mut writer: Writer, mut elements: Option<ElementsLog>, out: PipeReader, e
             }
         }
         if has_ended && is_empty {
+            writer.release();
             return elements;
         }
     }
@@ -143,6 +152,8 @@ pub(crate) fn has_data(pipe: BorrowedFd<'_>) -> bool {
 
 struct Writer {
     files: Files,
+    /// `None` once its space is given to the output.
+    spare: Option<Spare>,
     /// Closed when the command has ended.
     ended: PipeReader,
     given_up: Arc<OnceLock<String>>,
@@ -176,6 +187,9 @@ impl Writer {
                 Err(error) => {
                     let mut told = [PollFd::new(self.ended.as_fd(), PollFlags::POLLIN)];
                     let has_ended = poll(&mut told, AGAIN_MS).is_ok_and(|ready| ready > 0);
+                    if has_ended && self.release() {
+                        continue;
+                    }
                     if since.elapsed() > if has_ended { PATIENCE_AT_END } else { PATIENCE } {
                         self.give_up(&error);
                     } else if has_ended {
@@ -184,6 +198,11 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Frees the spare space. Returns whether there was some.
+    fn release(&mut self) -> bool {
+        self.spare.take().inspect(Spare::release).is_some()
     }
 
     /// From now on what the command prints is dropped, so that it can end.

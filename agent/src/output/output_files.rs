@@ -38,6 +38,11 @@ impl OutputFiles {
         self.0.join("output")
     }
 
+    /// Disk space for the end of the output, while the command runs.
+    pub fn spare(&self) -> PathBuf {
+        self.0.join("output-spare")
+    }
+
     /// Where the stream changes.
     pub fn switches(&self) -> PathBuf {
         self.0.join("switches")

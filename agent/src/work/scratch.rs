@@ -10,7 +10,7 @@
 //! the layers of a container; enforce the limit if a measurement cannot finish and has found less than the limit.
 
 use model::EndCause;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat2, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, open, openat2, statat, statvfs};
 use rustix::path::Arg;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -50,6 +50,13 @@ impl MostScratch {
     pub(crate) fn mib(&self) -> Option<u64> {
         let bytes = self.0.load(Ordering::Relaxed);
         (bytes > 0).then(|| bytes.div_ceil(1 << 20))
+    }
+
+    /// The end of an alloc that has no room on this folder's disk, if its own files take up half of the disk or more.
+    pub(crate) fn fill(&self, folder: &Path) -> Option<EndCause> {
+        let (disk, used) = (statvfs(folder).ok()?, self.0.load(Ordering::Relaxed));
+        let is_own = used >= disk.f_blocks.saturating_mul(disk.f_frsize) / 2;
+        is_own.then_some(EndCause::OverScratch { allowed_gib: used >> 30, used_mib: used >> 20 })
     }
 
     /// Looks at what the command has left behind.

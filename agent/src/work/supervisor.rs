@@ -13,11 +13,12 @@
 //! exit record.
 
 use super::alloc_dir::{AllocDir, ExitRecord, StartRecord};
+use super::image;
 use super::over_memory::{Over, over_memory};
 use super::provision::Provided;
+use super::scratch::{self, MostScratch};
 use super::supervised::{Supervised, SupervisorContext};
 use super::user_ids::UserIds;
-use super::{image, scratch};
 use crate::elements::ElementsLog;
 use crate::ending::command_end::CommandEnd;
 use crate::ending::remains::{ContainerStop, Processes, Remains, reap_all};
@@ -105,7 +106,7 @@ pub async fn run(dir: AllocDir, context: &SupervisorContext) -> io::Result<()> {
         reap_all();
     }
     if let Some(mut capture) = capture {
-        let lost = capture.finish().await.map(|why| EndCause::Lost { why });
+        let lost = capture.finish().await.map(|why| without_output(why, dir, &meter.scratch()));
         // Readers take the output of a command that ended by itself for complete. So lost output changes the cause.
         cause = lost.filter(|_| matches!(cause, EndCause::Exited { .. })).unwrap_or(cause);
         if let (Some(pack), Some(log)) = (&task.order.work.pack, capture.elements()) {
@@ -305,7 +306,7 @@ impl Supervised<'_> {
                     let pids: Vec<i32> = found.iter().map(|p| p.pid).collect();
                     meter.measure(&pids, dir, Instant::now());
                     dir.note_unended(end.is_unended());
-                    if let Some(why) = self.must_end(capture, &found, group) {
+                    if let Some(why) = self.must_end(capture, &found, group, &meter.scratch()) {
                         end.kill(why);
                     }
                     // The stop may have been ordered before we could receive the signal.
@@ -340,7 +341,13 @@ impl Supervised<'_> {
 
     /// Why the command must be killed: its processes use too much memory, or the node cannot write its output. In a pack, this may
     /// kill some elements instead.
-    fn must_end(&self, capture: &Capture, found: &[ProcessEntry], runner: i32) -> Option<EndCause> {
+    fn must_end(
+        &self,
+        capture: &Capture,
+        found: &[ProcessEntry],
+        runner: i32,
+        scratch: &MostScratch,
+    ) -> Option<EndCause> {
         let elements = match over_memory(&self.task, found, runner) {
             Some(Over::Alloc(cause)) => return Some(cause),
             Some(Over::Elements(elements)) => elements,
@@ -351,8 +358,13 @@ impl Supervised<'_> {
             pids.first().iter().for_each(|group| process_table::send_group(**group, Signal::SIGKILL));
             pids.iter().for_each(|pid| process_table::send(*pid, Signal::SIGKILL));
         }
-        capture.given_up().map(|why| EndCause::Lost { why })
+        capture.given_up().map(|why| without_output(why, &self.dir, scratch))
     }
+}
+
+/// The end of an alloc whose output cannot be written: its own fault if it has filled the disk.
+fn without_output(why: String, dir: &AllocDir, scratch: &MostScratch) -> EndCause {
+    scratch.fill(dir.path()).unwrap_or(EndCause::Lost { why })
 }
 
 /// The variables by which CUDA and NVIDIA's container runtime give a command its GPUs and no others. Without GPUs the values name
