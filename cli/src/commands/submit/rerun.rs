@@ -1,11 +1,11 @@
 //! `rerun`: jobs once more, as they were, but for what the options change.
 //!
-//! Guarantees: the new jobs are a submission of their own, which a key makes only once. Elements of an array keep their numbers. The
+//! Guarantees: the new jobs are a submission of their own, which a key makes only once, and so does `--failed`. Elements of an array keep their numbers. The
 //! jobs that were rejected because one of these did not complete come along, and follow the new ones.
 //! Does not: change the jobs that ran before.
 
 use super::job_env::environment;
-use super::submission::{Begin, GivenParts, Keyed, submit_once, without_lost_shares};
+use super::submission::{Begin, GivenParts, Keyed, digest, submit_once, without_lost_shares};
 use super::{JobOptions, all_of, id_like, submitted};
 use crate::changes::operate::accepting;
 use crate::commands::others::Others;
@@ -25,7 +25,7 @@ use store::{End, Store};
 pub struct RerunArgs {
     /// The job: its id, a part of it, or its name. Of an array all elements that are stored, NAME[3] only number 3
     job: String,
-    /// Only those that failed, were rejected or were cancelled
+    /// Only those that failed, were rejected or were cancelled. If several people ask for it at the same time, they run again once
     #[arg(long)]
     failed: bool,
     #[command(flatten)]
@@ -112,8 +112,11 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     let env = environment(&options.env, &options.env_file)?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
     let given = json!({"rerun": ids, "elements": parts, "changes": args.changes.fields, "env": env});
-    let given = GivenParts::of(&JobSpec::default(), &show::without_nulls(given))?;
-    let key = Keyed::of_option(options.key.as_deref(), given, &cluster.store).await?;
+    let given = show::without_nulls(given);
+    // What failed is run again once, also if several people ask for it at the same moment.
+    let own = args.failed.then(|| format!("rerun-{}", digest([given.to_string().as_bytes()])));
+    let key = options.key.as_ref().or(own.as_ref()).map(String::as_str);
+    let key = Keyed::of_option(key, GivenParts::of(&JobSpec::default(), &given)?, &cluster.store).await?;
     // The same submission has the same followers, also if it is repeated after more of them were rejected.
     let until = match &key {
         Some((_, Begin::GoesOn(earlier))) => earlier.first.made_at(),

@@ -101,7 +101,7 @@ impl Earlier {
     fn announce(&self, context: &mut Context<'_>) -> io::Result<()> {
         let before = show::when(self.first.made_at(), context.now());
         match self.is_complete {
-            true => writeln!(context.err, "it was submitted {before} with the same key, so nothing was written"),
+            true => writeln!(context.err, "the same was submitted {before}, so nothing was written"),
             false => writeln!(context.err, "it was begun {before}: only what is missing is written"),
         }
     }

@@ -192,7 +192,7 @@ async fn the_same_key_with_the_same_job_is_the_same_job_whatever_its_state() {
     let line = ["submit", "--key", "nightly-1", "--vcpus", "2", "--", "work"];
     let first = id(world.run(&line).await);
     let (again, changed) = world.changes(&line).await;
-    assert_eq!(again.err, "it was submitted 0 s ago with the same key, so nothing was written\n");
+    assert_eq!(again.err, "the same was submitted 0 s ago, so nothing was written\n");
     assert_eq!((id(again), changed), (first, Vec::new()));
     world.run(&["cancel", &first.to_string()]).await.done();
     assert_eq!(id(world.run(&line).await), first, "an ended job is the same job too");

@@ -1,9 +1,11 @@
 //! Each command treats the elements of an array alike, whether each element is a job or a pack has many: `NAME[3-4]`, `rerun`, followers.
 
 use crate::commands::tests::*;
+use futures::future::join_all;
 use model::elements::{Counts, Results};
 use model::{Array, JobState, Outcome, Pack, Ranges};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The options that make an array of six elements: each a job, or in packs of three.
 const KINDS: [&[&str]; 2] = [&["--count", "6"], &["--count", "6", "--pack", "3"]];
@@ -106,6 +108,23 @@ async fn rerun_runs_exactly_the_elements_that_are_meant() {
             let other = ["rerun", &format!("{id}[2]"), "--key", "k"];
             assert!(world.run(&other).await.error().contains("another"), "{line:?}: and no others");
         }
+    }
+}
+
+#[tokio::test]
+async fn what_failed_runs_again_once_if_several_people_ask_for_it() {
+    for kind in KINDS {
+        let mut world = World::with_policy().await;
+        let failed = world.with_array(kind).await;
+        world.now = world.now + Span::from_s(1);
+        let ids = join_all((0..4).map(|_| world.run(&["rerun", "a", "--failed"]))).await;
+        let ids: BTreeSet<String> = ids.into_iter().filter(|said| said.result.is_ok()).map(|said| said.out).collect();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        let queued = world.run(&["jobs", "--state", "queued", "--json"]).await.json();
+        assert_eq!(queued.as_array().map(Vec::len), Some(1), "{kind:?}");
+        // With other options it is another one.
+        let all = format!("{}[*]", failed[0].summary.job_id);
+        assert_eq!(world.made(&["rerun", &all, "--failed", "--memory", "4G"]).await.len(), 1);
     }
 }
 
