@@ -287,6 +287,9 @@ def full_disk(user):
             printed = user.run("logs", name)
             check(f"{name}: it runs once, and fails by itself", [a["client"] for a in job["all_allocs"]] == ["failed"], job)
             check(f"{name}: its last words are there", "No space left" in printed.stdout + printed.stderr, printed)
+        keep = "[ -s k/x ] && exec cksum k/x; head -c 25000000 /dev/zero > k/x; exit 3"
+        kept = user.run("run", "--name", "keeps", "--keep", "k", "--retry", "exit:3=again*2,pause=1s", "--", "sh", "-c", keep)
+        check("a checkpoint of more than half of the disk comes back", kept.returncode == 0 and "25000000" in kept.stdout, kept)
 
 
 def main():

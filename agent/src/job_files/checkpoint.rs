@@ -15,12 +15,12 @@
 
 use super::made::{MadeOutput, find, unreadable};
 use super::{JobFiles, PATIENCE};
-use crate::machine::atomic_file;
+use crate::machine::atomic_file::{self, if_there};
 use crate::machine::blocking::on_files;
 use crate::work::alloc_dir::AllocDir;
 use crate::work::obstacle::Obstacle;
 use files::MAX_BYTES;
-use model::files::CHECKPOINT_PLACES;
+use model::files::{CHECKPOINT_PLACES, Form};
 use model::wire::AllocOrder;
 use model::{Checkpoint, EndCause};
 use std::fs;
@@ -94,9 +94,14 @@ impl JobFiles<'_> {
         };
         let (work_dir, shown) = (self.work_dir(), path.clone());
         let found = on_files(MAX_BYTES, move |allowance| find(&work_dir, &path, allowance)).await;
+        // A try that could not begin has no work directory.
+        let found = if_there(found).map(Option::flatten);
         let Some(MadeOutput { what, content, left_out }) = found.map_err(|error| unreadable(&shown, &error))? else {
             return Ok(());
         };
+        if content.form != Form::Tree {
+            return Err(Obstacle::Job(format!("the checkpoint {shown} is no folder any more")));
+        }
         if last.as_ref().or(work.checkpoint.as_ref()).is_some_and(|last| last.content == content) {
             return Ok(());
         }

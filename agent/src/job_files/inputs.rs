@@ -5,6 +5,7 @@
 //! Does not: fetch content that the node has already (`cache` does), or decide what follows a failure.
 
 use super::cache::{Cache, check};
+use super::consumed::Consumed;
 use super::room::{DiskRoom, reserve};
 use super::{JobFiles, PATIENCE};
 use crate::machine::blocking::on_files;
@@ -128,8 +129,21 @@ impl JobFiles<'_> {
         };
         let stale = to.clone();
         on_files(0, move |_| remove_tree(&stale)).await.map_err(cannot)?;
+        // No other job needs its archive. So that a folder which fits on this disk fits again, the archive goes while it is read.
+        let (content, archive) = (&checkpoint.content, self.alloc.dir.path().join("checkpoint.tar"));
         let place = checkpoint.stored_at(self.alloc_place(&what)?);
-        self.content(&checkpoint.content, place, &to, at, &what).await
+        let access = self.of_node().map_err(|e| Obstacle::from(e).about(&what))?;
+        patiently(&what, PATIENCE, async || {
+            self.fetch(access.s3().await?, &place, create(&archive)?, content.bytes).await?;
+            check(content, &archive).await
+        })
+        .await?;
+        let unpacked = on_files(MAX_BYTES, move |allowance| {
+            fs::create_dir_all(&to)?;
+            unpack_within(Consumed::open(&archive)?, &Beneath::new(&to, at)?, allowance)?;
+            fs::remove_file(&archive)
+        });
+        unpacked.await.map_err(cannot)
     }
 
     pub(super) fn alloc_place(&self, what: &str) -> Result<&S3Place, Obstacle> {
@@ -140,9 +154,8 @@ impl JobFiles<'_> {
     /// Makes sure that the contents fit on the disk, before the first byte of them is fetched. Unused contents of other jobs make room.
     async fn make_room(&self) -> Result<(), Obstacle> {
         let (cache, now, what) = (self.cache(), self.now(), "what the inputs of the job need");
-        let mut needed = 0_u64;
-        let checkpoint = self.order().work.checkpoint.iter().map(|checkpoint| &checkpoint.content);
-        for content in self.order().work.inputs.values().filter_map(content_of).chain(checkpoint) {
+        let mut needed = self.order().work.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.content.bytes);
+        for content in self.order().work.inputs.values().filter_map(content_of) {
             // The archive of a folder lies beside what is unpacked of it.
             let copies: u64 = if content.form == Form::Tree { 2 } else { 1 };
             let here = u64::from(cache.has(content, now));

@@ -12,6 +12,7 @@
 
 pub mod cache;
 mod checkpoint;
+mod consumed;
 mod inputs;
 mod made;
 mod outputs;

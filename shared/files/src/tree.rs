@@ -63,7 +63,7 @@ pub fn unpack(archive: &mut File, into: &Beneath) -> io::Result<()> {
 }
 
 /// The same, as long as the allowance lasts.
-pub fn unpack_within(archive: &mut File, into: &Beneath, allowance: &mut Allowance) -> io::Result<()> {
+pub fn unpack_within(archive: impl Read, into: &Beneath, allowance: &mut Allowance) -> io::Result<()> {
     let mut folders = Vec::new();
     for entry in Archive::new(allowance.reading(archive)).entries()? {
         let mut entry = entry?;
