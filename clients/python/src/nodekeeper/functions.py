@@ -42,10 +42,10 @@ def pack(function: Callable[..., Any]) -> bytes:
     pickled = dump(function)
     import cloudpickle
 
-    names = {"cloudpickle/__init__.py": cloudpickle.__file__, "cloudpickle/cloudpickle.py": cloudpickle.cloudpickle.__file__,
-             "__main__.py": str(Path(__file__).with_name("call.py"))}
+    package = {f"cloudpickle/{path.name}": path for path in sorted(Path(cloudpickle.__file__).parent.glob("*.py"))}
+    paths = {**package, "__main__.py": Path(__file__).with_name("call.py")}
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as files:
-        for name, content in {**{name: Path(path).read_bytes() for name, path in names.items()}, "function": pickled}.items():
+        for name, content in {**{name: path.read_bytes() for name, path in paths.items()}, "function": pickled}.items():
             files.writestr(zipfile.ZipInfo(name), content)
     return archive.getvalue()
