@@ -243,7 +243,8 @@ impl SubmitArgs {
         };
         let (count, at_once) = (indexes.count(), self.at_once);
         if let Some(pack) = self.pack.filter(|pack| at_once > *pack) {
-            let more = format!("--at-once {at_once} is more than the {pack} elements of --pack {pack}: give at most {pack}");
+            let more =
+                format!("--at-once {at_once} is more than the {pack} elements of --pack {pack}: give at most {pack}");
             return Err(UsageError(more));
         }
         let jobs = count.div_ceil(u64::from(self.pack.unwrap_or(1)));

@@ -7,8 +7,8 @@ use model::JobSet;
 async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
     let world = World::new().await;
     let line = "submit --count 3 --name train --priority 700 --vcpus 2 --memory 4G --scratch 20 --gpus 1 \
-        --instance-type g6.xlarge --market spot --exclusive --nodes 2 --image busybox --cache data --cache more \
-        --env A=1 --env B=x=y --timeout 2h --kill-timeout 5 --lost-after 0 --replace --reconcile keep_original \
+        --instance-type g6.xlarge --market spot --exclusive --nodes 1 --image busybox --cache data --cache more \
+        --env A=1 --env B=x=y --timeout 2h --kill-timeout 5 --lost-after 60 --replace --reconcile keep_original \
         --retry-failed 2 --retry-lost 0 -- sh -c true";
     let (said, changed) = world.changes(&line.split_whitespace().collect::<Vec<_>>()).await;
     let out = said.done();
@@ -27,7 +27,7 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
         ("instance_type", "g6.xlarge".into()),
         ("market", "spot".into()),
         ("exclusive", true.into()),
-        ("nodes", 2.into()),
+        ("nodes", 1.into()),
         ("image", "busybox".into()),
         ("caches", serde_json::json!(["data", "more"])),
         (
@@ -37,7 +37,7 @@ async fn submit_writes_the_jobs_it_prints_and_nothing_else() {
         ("command", serde_json::json!(["sh", "-c", "true"])),
         ("timeout_s", 7200.into()),
         ("kill_timeout_s", 5.into()),
-        ("lost_after_s", 0.into()),
+        ("lost_after_s", 60.into()),
         ("replace", true.into()),
         ("reconcile", "keep_original".into()),
         ("retry_failed", 2.into()),

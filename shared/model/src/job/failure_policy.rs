@@ -116,6 +116,13 @@ impl FailurePolicy {
              leave one of them out"
                 .into()
         });
+        mistakes.require(!self.replace || needs.nodes == 1, || {
+            "--replace: a job of several nodes gets no copy of one of them; give --lost-after, after which all of it starts again"
+                .into()
+        });
+        mistakes.require(self.replace || self.reconcile == usual.reconcile, || {
+            "--reconcile chooses between an alloc and its copy, and only --replace makes copies: give both".into()
+        });
         let notice_s = self.stop_notice_s;
         mistakes.require(timeout_s == 0 || notice_s < timeout_s, || {
             format!("--stop-notice ({notice_s} s) must be shorter than --timeout ({timeout_s} s)")
@@ -222,6 +229,9 @@ mod tests {
         let behind = FailurePolicy { retry_lost: 5, retry_failed: 2, ..policy(&["failed,lost=again*9"]) };
         let never = "never decides: the retry rules name all its causes, so leave it out";
         assert_eq!(wrong(behind, 0), format!("--retry-failed 2 {never}; --retry-lost 5 {never}"));
+        let keeps = FailurePolicy { reconcile: Reconcile::KeepOriginal, ..policy(&[]) };
+        assert!(wrong(keeps.clone(), 0).contains("give both"));
+        assert_eq!(wrong(FailurePolicy { replace: true, ..keeps }, 0), "");
         let never_waits = FailurePolicy { lost_after_s: 0, replace: true, ..policy(&[]) };
         assert!(wrong(never_waits, 0).contains("leave one of them out"));
         let shadowed =

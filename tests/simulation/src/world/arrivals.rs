@@ -139,7 +139,7 @@ impl World {
             exclusive: core.maybe(0.05),
             ..Needs::default()
         };
-        let failure_policy = self.failure_policy(needs.memory_mib);
+        let failure_policy = self.failure_policy(&needs);
         let mut spec = JobSpec { priority, needs, failure_policy, ..JobSpec::running(["work".to_owned(), length]) };
         self.add_rare_needs(&mut spec);
         if s % 2 == 0 {
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    fn failure_policy(&self, memory_mib: u64) -> FailurePolicy {
+    fn failure_policy(&self, needs: &Needs) -> FailurePolicy {
         let wants_copies = self.core.scenario.chance(Fault::CopyLeaves) > 0.0;
         let mut policy = FailurePolicy {
             kill_timeout_s: self.pick(&[10, 30, 120]),
@@ -213,9 +213,14 @@ impl World {
                 "lost=again*2,elsewhere",
             ];
             let rules =
-                rules.map(|rule| if rule == "memory=fail" && (1..3000).contains(&memory_mib) { grows } else { rule });
+                rules.map(|rule| if rule == "memory=fail" && (1..3000).contains(&needs.memory_mib) { grows } else { rule });
             policy.retry = rules.iter().filter_map(|rule| rule.parse().ok()).collect();
-            policy.stop_notice_s = 20;
+            (policy.stop_notice_s, policy.retry_lost) = (20, FailurePolicy::default().retry_lost);
+        }
+        // What means nothing for this job is refused.
+        policy.replace &= policy.lost_after_s > 0 && needs.nodes == 1;
+        if !policy.replace {
+            policy.reconcile = Reconcile::Best;
         }
         policy
     }
