@@ -6,7 +6,7 @@
 
 use crate::work::obstacle::{Obstacle, is_of_the_machine};
 use files::{
-    Allowance, Choice, Digest, Interest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Selected, digest_within,
+    Allowance, CancelOnDrop, Choice, Digest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Selected, digest_within,
     open_beneath, pack, walk,
 };
 use model::Content;
@@ -223,7 +223,7 @@ impl Write for ArchivePipe {
 #[derive(Debug)]
 pub(super) struct Archive {
     from: DuplexStream,
-    _interest: Interest,
+    _interest: CancelOnDrop,
 }
 
 impl AsyncRead for Archive {

@@ -147,14 +147,15 @@ impl ContainerRuntime {
     /// `is_out_of_memory`: the kernel has killed one of its processes for its memory limit.
     pub async fn judge(self, order: &AllocOrder, code: i32, output: &str, is_out_of_memory: bool) -> Option<EndCause> {
         let name = order.alloc_id.to_string();
-        let format = "{{.State.OOMKilled}} {{.State.StartedAt}}";
+        let format = "{{.State.OOMKilled}} {{.State.ExitCode}} {{.State.StartedAt}}";
         // Without an answer the container counts as one that was never started.
         let state = self.call(&["inspect", "--format", format, &name]).await.unwrap_or_default();
         let mut words = state.split_whitespace();
         // podman does not know it of groups of version 1, and the agent does not know it if it saw no group.
         let is_out_of_memory = words.next() == Some("true") || is_out_of_memory;
+        let own_code = words.next().and_then(|code| code.parse().ok());
         let is_started = words.next().is_some_and(|at| at.starts_with("20"));
-        self.judged(order, code, output, is_started, is_out_of_memory)
+        self.judged(order, code, output, own_code.filter(|_| is_started), is_out_of_memory)
     }
 
     /// Removes the container with this name, running or not. Succeeds if there is no such container.
@@ -260,25 +261,28 @@ impl ContainerRuntime {
     }
 
     /// What the exit code of `run` means if it is not the command's own. It is not 0: a command that succeeds has succeeded.
+    /// `own_code` is that of the container, as the runtime noted it; `None` if it was never started.
     fn judged(
         self,
         order: &AllocOrder,
         code: i32,
         output: &str,
-        is_started: bool,
+        own_code: Option<i32>,
         is_out_of_memory: bool,
     ) -> Option<EndCause> {
         let entrypoint = order.work.entrypoint.as_ref().filter(|program| !program.is_empty());
         let program = entrypoint.or(order.work.command.first()).cloned().unwrap_or_default();
-        if is_started {
-            let allowed_mib = order.needs.memory_mib;
-            let is_over = allowed_mib > 0 && is_out_of_memory;
-            let over = is_over.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
-            return over.or_else(|| init_failed(program, output));
-        }
         let own = format!("{}:", self.program());
         let said = output.lines().rev().find(|line| line.starts_with(&own) || line.starts_with("Error"));
         let line = said.or_else(|| output.lines().next_back()).unwrap_or("it gave no reason").trim();
+        if let Some(own_code) = own_code {
+            let allowed_mib = order.needs.memory_mib;
+            let is_over = allowed_mib > 0 && is_out_of_memory;
+            let over = is_over.then_some(EndCause::OverMemory { allowed_mib, used_mib: None });
+            let is_lost = (CLIENT_FAILED..=NO_PROGRAM).contains(&code) && code != own_code;
+            let lost = || EndCause::Lost { why: format!("{} lost the container: {line}", self.program()) };
+            return over.or_else(|| init_failed(program, output)).or_else(|| is_lost.then(lost));
+        }
         let why = format!("{} could not run the container: {line}", self.program());
         let lower = line.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -475,12 +479,12 @@ mod tests {
             work: model::Work { command: vec!["x".into()], ..order(0, 1).work },
             ..order(0, 1)
         };
-        let kind = |code, output: &str, is_started, is_out_of_memory| {
+        let kind = |code, output: &str, own_code, is_out_of_memory| {
             let client = if output.starts_with("Error") { ContainerRuntime::Podman } else { ContainerRuntime::Docker };
-            let cause = client.judged(&order, code, output, is_started, is_out_of_memory);
+            let cause = client.judged(&order, code, output, own_code, is_out_of_memory);
             cause.map(|cause| serde_json::to_value(cause).unwrap()["kind"].as_str().unwrap().to_owned())
         };
-        let own = |code, output: &str| kind(code, output, false, false);
+        let own = |code, output: &str| kind(code, output, None, false);
         for (output, want) in [
             ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "not_started"),
             ("pulling\ndocker: no space left on device.\nSee 'docker run --help'.", "not_started"),
@@ -509,15 +513,16 @@ mod tests {
             ("ERROR (catatonit:2): failed to exec pid1: Permission denied", Some("not_executable")),
             ("x: No such file or directory", None),
         ] {
-            assert_eq!(kind(1, &format!("before\n{says}\n"), true, false).as_deref(), want, "{says}");
+            assert_eq!(kind(1, &format!("before\n{says}\n"), Some(1), false).as_deref(), want, "{says}");
         }
         assert_eq!(own(127, "sh: x: not found"), None, "the command's own, if the container cannot be asked");
         for code in [1, 125, 126, 127, 137] {
-            assert_eq!(kind(code, "docker: permission denied", true, false), None, "{code} is the command's own");
+            assert_eq!(kind(code, "docker: permission denied", Some(code), false), None, "{code} is the command's own");
         }
+        assert_eq!(kind(127, "no such exit code", Some(0), false).as_deref(), Some("lost"), "its monitor was killed");
         for code in [1, 137] {
             assert_eq!(
-                kind(code, "", true, true).as_deref(),
+                kind(code, "", Some(code), true).as_deref(),
                 Some("over_memory"),
                 "whichever process was killed: {code}"
             );

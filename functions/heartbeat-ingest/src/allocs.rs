@@ -13,7 +13,7 @@ use model::{
     ActionName, Alloc, AllocId, ClientStatus, Contact, Ending, Event, NodeId, NodeRecord, NodeStatus, Reason,
     ReportOutcome, Subject, Time,
 };
-use runtime::http::{Claim, HttpError, Proven, internal, reporting, standing, unwritten};
+use runtime::http::{CallerProof, Claim, HttpError, internal, reporting, standing, unwritten};
 use std::collections::{BTreeMap, BTreeSet};
 use store::transactions::{self, Beside, NextPlaced};
 use store::{DbError, Retention, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
@@ -47,7 +47,7 @@ const LOST_RACES: &str = "its rows changed during every attempt";
 struct AllocReporting<'a> {
     ingest: &'a Ingest,
     cached: &'a CachedPolicy,
-    proven: &'a Proven,
+    proven: &'a CallerProof,
     report: &'a AllocReport,
     node_id: NodeId,
     record: NodeRecord,
@@ -67,7 +67,7 @@ impl Ingest {
     pub(crate) async fn report(
         &self,
         node_id: NodeId,
-        proven: &Proven,
+        proven: &CallerProof,
         report: &AllocReport,
         now: Time,
     ) -> Result<AllocReportAnswer, HttpError> {
@@ -130,7 +130,12 @@ impl Ingest {
     }
 
     /// The record of the caller, if the caller may report: the caller must have sent a heartbeat before.
-    async fn qualified(&self, node_id: NodeId, proven: &Proven, report: &AllocReport) -> Result<NodeRecord, HttpError> {
+    async fn qualified(
+        &self,
+        node_id: NodeId,
+        proven: &CallerProof,
+        report: &AllocReport,
+    ) -> Result<NodeRecord, HttpError> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
         let claim = Claim {
             incarnation: &report.incarnation,

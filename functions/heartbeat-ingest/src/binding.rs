@@ -7,13 +7,13 @@
 use crate::Ingest;
 use model::wire::{BindingAnswer, BindingRequest, ErrorCode};
 use model::{Batch, NodeId, NodeRecord, NodeState};
-use runtime::http::{HttpError, Proven, internal};
+use runtime::http::{CallerProof, HttpError, internal};
 
 impl Ingest {
     pub(crate) async fn binding(
         &self,
         node_id: NodeId,
-        proven: &Proven,
+        proven: &CallerProof,
         request: &BindingRequest,
     ) -> Result<BindingAnswer, HttpError> {
         let BindingRequest { instance_id, batch } = request;

@@ -9,14 +9,14 @@ use crate::{Beat, Ingest, RACES};
 use model::names::{is_host, is_id};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, NodeId, NodeRecord, NodeStatus, Span, Time};
-use runtime::http::{HttpError, Proven, internal, standing, unwritten, wrong_incarnation};
+use runtime::http::{CallerProof, HttpError, internal, standing, unwritten, wrong_incarnation};
 use store::{Pulse, WriteError, transactions, unless_raced};
 
 impl Ingest {
     pub(crate) async fn heartbeat(
         &self,
         node_id: NodeId,
-        proven: &Proven,
+        proven: &CallerProof,
         heartbeat: &Heartbeat,
         now: Time,
     ) -> Result<HeartbeatAnswer, HttpError> {
@@ -68,7 +68,7 @@ impl Ingest {
     async fn record_for_ask(
         &self,
         node_id: NodeId,
-        proven: &Proven,
+        proven: &CallerProof,
         heartbeat: &Heartbeat,
         beat: &Beat<'_>,
     ) -> Result<Option<NodeRecord>, HttpError> {

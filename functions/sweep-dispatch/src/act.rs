@@ -73,7 +73,7 @@ impl Sweeping<'_> {
                 continue;
             }
             let marked = self.mark(some).await;
-            if !attempts.part_after(&marked) {
+            if !attempts.split_after(&marked) {
                 let result = marked.map_or_else(ActionResult::from, |()| ActionResult::DONE);
                 results.extend(some.iter().map(|_| result.clone()));
             }

@@ -106,7 +106,7 @@ impl<'a> Batches<'a> {
                     std::iter::once(unchanged(&self.record)).chain(some.iter().map(insert_handle)).collect();
                 let inserted = self.store.transact(&writes).await;
                 // After a conflict the row exists, or the record has changed. The next report judges the handle anew.
-                if !attempts.part_after(&inserted) {
+                if !attempts.split_after(&inserted) {
                     unless_raced(inserted)?;
                 }
             }
@@ -124,7 +124,7 @@ impl<'a> Batches<'a> {
                     continue;
                 }
                 let result = mark(self.store, &self.record, some, self.now).await;
-                if attempts.part_after(&result) {
+                if attempts.split_after(&result) {
                     continue;
                 }
                 match unless_raced(result)? {

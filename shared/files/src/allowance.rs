@@ -1,7 +1,7 @@
 //! What work on the files of a stranger may cost: bytes, entries and time.
 //!
 //! Guarantees: work that has an allowance ends soon after its bytes or its entries are used up, or after its owner lost interest.
-//! Does not: know a clock. The owner has one, and drops its [`Interest`].
+//! Does not: know a clock. The owner has one, and drops its [`CancelOnDrop`].
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,9 +26,9 @@ pub struct Allowance {
 
 /// The interest of somebody who waits for the work. When this value is dropped, the work ends.
 #[derive(Debug)]
-pub struct Interest(Arc<AtomicBool>);
+pub struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Interest {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ pub enum OverBounds {
     #[error("it has too many files and folders: more than {0}")]
     Entries(u64),
     #[error("it was given up")]
-    Interest,
+    CancelOnDrop,
 }
 
 impl From<OverBounds> for io::Error {
@@ -85,9 +85,9 @@ impl Allowance {
     }
 
     /// At most this many bytes and entries, as long as the interest lasts.
-    pub fn new(bytes: u64, entries: u64) -> (Self, Interest) {
+    pub fn new(bytes: u64, entries: u64) -> (Self, CancelOnDrop) {
         let lost = Arc::default();
-        (Self::of((bytes, entries), Arc::clone(&lost)), Interest(lost))
+        (Self::of((bytes, entries), Arc::clone(&lost)), CancelOnDrop(lost))
     }
 
     /// As much as this one began with, for the same owner.
@@ -103,7 +103,7 @@ impl Allowance {
 
     pub fn take_bytes(&self, bytes: u64) -> io::Result<()> {
         if self.lost.load(Ordering::Relaxed) {
-            return Err(OverBounds::Interest.into());
+            return Err(OverBounds::CancelOnDrop.into());
         }
         self.check(bytes)?;
         self.bytes.set(self.bytes.get().saturating_sub(bytes));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(over(allowance.take_bytes(1)), Some(OverBounds::Bytes(3)));
         assert_eq!((over(allowance.take_entry()), over(allowance.take_entry())), (None, Some(OverBounds::Entries(1))));
         drop(interest);
-        assert_eq!(over(allowance.take_bytes(0)), Some(OverBounds::Interest));
+        assert_eq!(over(allowance.take_bytes(0)), Some(OverBounds::CancelOnDrop));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Beneath {
 
 /// What has a path beneath a folder.
 #[derive(Debug)]
-pub enum There {
+pub enum PathEntry {
     Nothing,
     File(File),
     EmptyFolder,
@@ -75,20 +75,20 @@ impl Beneath {
     }
 
     /// What is there. The folders above it are made.
-    pub fn there(&self, path: &Path) -> io::Result<There> {
+    pub fn there(&self, path: &Path) -> io::Result<PathEntry> {
         let entry = self.entry(path)?;
         match kind(&entry.folder, &entry.name) {
-            Err(Errno::ENOENT) => Ok(There::Nothing),
-            Ok(SFlag::S_IFREG) => Ok(There::File(open(&entry.folder, &entry.name, OFlag::O_RDONLY)?)),
+            Err(Errno::ENOENT) => Ok(PathEntry::Nothing),
+            Ok(SFlag::S_IFREG) => Ok(PathEntry::File(open(&entry.folder, &entry.name, OFlag::O_RDONLY)?)),
             Ok(SFlag::S_IFDIR) => {
                 let mut listed = Dir::from_fd(open(&entry.folder, &entry.name, OFlag::O_DIRECTORY)?.into())?;
                 let mut is_empty = true;
                 for entry in listed.iter() {
                     is_empty &= matches!(entry?.file_name().to_bytes(), b"." | b"..");
                 }
-                Ok(if is_empty { There::EmptyFolder } else { There::Folder })
+                Ok(if is_empty { PathEntry::EmptyFolder } else { PathEntry::Folder })
             }
-            Ok(_) => Ok(There::Other),
+            Ok(_) => Ok(PathEntry::Other),
             Err(e) => Err(e.into()),
         }
     }
@@ -308,12 +308,12 @@ mod tests {
         nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
         let beneath = Beneath::new(dir.path(), SystemTime::UNIX_EPOCH).unwrap();
         let there = |path: &str| beneath.there(Path::new(path));
-        assert!(matches!(there("nothing").unwrap(), There::Nothing));
-        assert!(matches!(there("./file").unwrap(), There::File(_)));
-        assert!(matches!(there("folder").unwrap(), There::Folder));
-        assert!(matches!(there("folder/empty").unwrap(), There::EmptyFolder));
+        assert!(matches!(there("nothing").unwrap(), PathEntry::Nothing));
+        assert!(matches!(there("./file").unwrap(), PathEntry::File(_)));
+        assert!(matches!(there("folder").unwrap(), PathEntry::Folder));
+        assert!(matches!(there("folder/empty").unwrap(), PathEntry::EmptyFolder));
         for other in ["link", "pipe"] {
-            assert!(matches!(there(other).unwrap(), There::Other), "{other}");
+            assert!(matches!(there(other).unwrap(), PathEntry::Other), "{other}");
         }
         let refused = there("link/key").unwrap_err().to_string();
         assert_eq!(refused, "link is a link, which is not followed");

@@ -414,7 +414,7 @@ mod tests {
         assert!(over(&mut allowance, &[1, 1, 1]).is_ok());
         let (mut allowance, interest) = work(MAX_BYTES, 4);
         drop(interest);
-        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::Interest)));
+        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::CancelOnDrop)));
     }
 
     #[test]

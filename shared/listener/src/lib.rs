@@ -58,7 +58,8 @@ pub async fn serve(
 ) -> Infallible {
     let patience = admission.limits().patience;
     let router = router.layer(map_request(move |request: Request| ready(with_patience(request, patience))));
-    let door = Arc::new(Door { what, router, callers, admission, users: Users::new(), closed: Mutex::default() });
+    let door =
+        Arc::new(ConnectionContext { what, router, callers, admission, users: Users::new(), closed: Mutex::default() });
     let unchecked = Arc::new(Semaphore::new(UNCHECKED));
     let mut connections = JoinSet::new();
     loop {
@@ -100,7 +101,7 @@ fn with_patience(request: Request, patience: Duration) -> Request {
 }
 
 /// What a connection needs.
-struct Door {
+struct ConnectionContext {
     what: &'static str,
     router: Router,
     callers: Callers,
@@ -110,7 +111,7 @@ struct Door {
     closed: Mutex<BTreeSet<(Option<u32>, WhyClosed)>>,
 }
 
-impl Door {
+impl ConnectionContext {
     /// Answers one connection until it ends, or closes it at once.
     async fn answer(self: Arc<Self>, stream: TcpStream, from: SocketAddr, unchecked: OwnedSemaphorePermit) {
         let user = stream.local_addr().ok().and_then(|to| self.users.of(from, to));

@@ -51,7 +51,7 @@ pub use run::{after, alloc, handle, node, reason, summary};
 pub use say::{events, explain};
 
 pub(crate) use base::{mistakes, text_form};
-pub(crate) use job::standing;
+pub(crate) use job::pack_progress;
 pub(crate) use run::{alloc_ids, instance, job_record};
 
 pub use action::{Describe, EventPolicy, Plan};
@@ -91,6 +91,7 @@ pub use node::{
     NotPossible, Offering, ShuttingDown, Version,
 };
 pub use output::{Stream, Switches};
+pub use pack_progress::JobSet;
 pub use policy::Policy;
 pub use ranges::Ranges;
 pub use reason::Reason;
@@ -100,7 +101,6 @@ pub use retry::RetryRule;
 pub use rng::Rng;
 pub use signals::Signal;
 pub use spec::{DEFAULT_PRIORITY, JobSpec, MAX_PRIORITY};
-pub use standing::JobSet;
 pub use stored::S3Place;
 pub use summary::{AllocSummary, EndedAlloc, JobSummary, counts_for};
 pub use text_form::BadText;

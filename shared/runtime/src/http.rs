@@ -158,14 +158,14 @@ pub enum NodeCredentials {
 
 /// What the caller has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proven {
+pub enum CallerProof {
     /// That it runs on this instance.
     Instance(String),
     /// That it has the token of this node.
     Token,
 }
 
-impl Proven {
+impl CallerProof {
     /// The instance that the caller certainly runs on; `None` for a token.
     pub fn instance(&self) -> Option<&str> {
         match self {
@@ -177,15 +177,15 @@ impl Proven {
 
 impl NodeCredentials {
     /// Checks the caller's credential for this node. Reads no table.
-    pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<Proven, HttpError> {
+    pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<CallerProof, HttpError> {
         let proven = match self {
             Self::Iam(role) => {
                 let instance = request.caller_arn.as_deref().and_then(|arn| role.instance(arn));
-                instance.map(|id| Proven::Instance(id.to_owned()))
+                instance.map(|id| CallerProof::Instance(id.to_owned()))
             }
             Self::Token(key) => {
                 let token = request.bearer.as_deref().filter(|token| key.accepts(cluster, node, token));
-                token.map(|_| Proven::Token)
+                token.map(|_| CallerProof::Token)
             }
             Self::Nobody => None,
         };
@@ -208,7 +208,7 @@ pub struct Admitted {
     pub node_id: NodeId,
     /// The last word of the path.
     pub route: &'static str,
-    pub proven: Proven,
+    pub proven: CallerProof,
     pub request: Request,
 }
 
@@ -251,7 +251,7 @@ pub async fn policy_now(store: &Store) -> Result<(Policy, Control), HttpError> {
 /// The answer is 410 only if the caller's life is certainly over: it was cleaned, or the slot has or had a later
 /// life. If there is no record, or it has an older life than the caller's, the table was restored from a backup. Then
 /// the answer is 503, because a 410 would power off the whole fleet.
-pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &Proven) -> Result<NodeRecord, HttpError> {
+pub fn standing(record: Option<NodeRecord>, node: NodeId, proven: &CallerProof) -> Result<NodeRecord, HttpError> {
     let busy = || {
         HttpError::new(
             ErrorCode::Busy,
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn gone_only_if_the_life_is_over_for_certain() {
         let caller = fixtures::node_id(3);
-        let code = |record| standing(record, caller, &Proven::Token).err().map(|r| r.code);
+        let code = |record| standing(record, caller, &CallerProof::Token).err().map(|r| r.code);
         assert_eq!(code(None), Some(ErrorCode::Busy));
         assert_eq!(code(Some(fixtures::ready(3))), None);
         assert_eq!(code(Some(fixtures::assigned(3).clean(at(1), "over").unwrap())), Some(ErrorCode::Gone));
@@ -425,7 +425,7 @@ mod tests {
         later.node_id = model::ids::NodeId::new(fixtures::slot(3), ulid::Ulid::from_parts(1 << 41, 1));
         let later = NodeRecord::assign(fixtures::slot(3), None, later, at(0), "x").unwrap();
         assert_eq!(code(Some(later)), Some(ErrorCode::Gone));
-        let foreign = standing(Some(fixtures::ready(3)), caller, &Proven::Instance("i-99".into())).unwrap_err();
+        let foreign = standing(Some(fixtures::ready(3)), caller, &CallerProof::Instance("i-99".into())).unwrap_err();
         assert_eq!(foreign.code, ErrorCode::ForeignInstance);
     }
 
@@ -441,7 +441,7 @@ mod tests {
                 .map_err(|e| e.code)
         };
         let token = key.token(&cluster, node);
-        assert_eq!(check(format!("Bearer {token}"), node), Ok(Proven::Token));
+        assert_eq!(check(format!("Bearer {token}"), node), Ok(CallerProof::Token));
         for (wrong, of) in [
             (format!("Bearer {token}"), fixtures::node_id(4)),
             (format!("Bearer {}", key.token(&cluster, fixtures::node_id(4))), node),
@@ -464,7 +464,7 @@ mod tests {
         };
         let iam = NodeCredentials::Iam(role);
         let arn = "arn:aws:sts::123456789012:assumed-role/node/i-0abc";
-        assert_eq!(check(&iam, json!({"userArn": arn})), Ok(Proven::Instance("i-0abc".into())));
+        assert_eq!(check(&iam, json!({"userArn": arn})), Ok(CallerProof::Instance("i-0abc".into())));
         for wrong in [
             // Another role whose session has the name of the victim.
             json!({"userArn": "arn:aws:sts::123456789012:assumed-role/other/i-0abc", "userId": "AROA1:i-0abc"}),

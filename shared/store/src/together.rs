@@ -24,7 +24,7 @@ impl<'t, T> Attempts<'t, T> {
     }
 
     /// Takes the result of writing all. Returns whether each is tried alone now.
-    pub fn part_after<R>(&mut self, result: &Result<R, WriteError>) -> bool {
+    pub fn split_after<R>(&mut self, result: &Result<R, WriteError>) -> bool {
         let all = std::mem::take(&mut self.all);
         let part = all.len() > 1 && result.as_ref().is_err_and(WriteError::is_conflict);
         if part {
@@ -45,7 +45,7 @@ mod tests {
             let mut made = Vec::new();
             while let Some(some) = attempts.take_next() {
                 made.push(some.to_vec());
-                attempts.part_after(&result);
+                attempts.split_after(&result);
             }
             made
         };

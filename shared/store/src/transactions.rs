@@ -287,7 +287,7 @@ pub async fn clean_node(
         while let Some(rows) = attempts.take_next() {
             let writes: Vec<Write> = std::iter::once(&still).chain(rows).cloned().collect();
             let deleted = store.transact(&writes).await;
-            if !attempts.part_after(&deleted) {
+            if !attempts.split_after(&deleted) {
                 // If the record itself has changed, the last write notices it.
                 ignore_conflict(deleted)?;
             }

@@ -152,7 +152,10 @@ async fn working() -> World {
         lonely_job(),
         JobSpec { needs: Needs { nodes: 2, ..job(&["forever"]).needs }, ..job(&["forever"]) },
         JobSpec { failure_policy: waits.clone(), ..lonely_job() },
-        JobSpec { failure_policy: FailurePolicy { retry_lost: 0, lost_after_s: 0, ..Default::default() }, ..lonely_job() },
+        JobSpec {
+            failure_policy: FailurePolicy { retry_lost: 0, lost_after_s: 0, ..Default::default() },
+            ..lonely_job()
+        },
     ] {
         world.submit(spec).await;
     }

@@ -14,7 +14,7 @@ use crate::view::find::{Finder, Meant, short};
 use crate::view::usage::bytes_text;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use files::{Beneath, Digest, There, digest_of, names, unpack};
+use files::{Beneath, Digest, PathEntry, digest_of, names, unpack};
 use futures::try_join;
 use model::files::{Form, Pattern};
 use model::{Alloc, AllocId, Array, Checkpoint, Content, Control, Job, JobId, JobState, S3Place, StoredOutput, Time};
@@ -240,10 +240,10 @@ impl Fetched<'_> {
         let there = into.there(path)?;
         if content.form == Form::Tree {
             let is_over = match there {
-                There::Nothing | There::EmptyFolder => false,
-                There::Folder if self.args.force => true,
-                There::Folder => bail!("{shown} is here: --force unpacks over it"),
-                There::File(_) | There::Other => {
+                PathEntry::Nothing | PathEntry::EmptyFolder => false,
+                PathEntry::Folder if self.args.force => true,
+                PathEntry::Folder => bail!("{shown} is here: --force unpacks over it"),
+                PathEntry::File(_) | PathEntry::Other => {
                     bail!("{shown} is here and is no folder: remove it, or name another folder")
                 }
             };
@@ -256,10 +256,12 @@ impl Fetched<'_> {
             return Ok(new.finish()?);
         }
         let is_other = match there {
-            There::Nothing => false,
-            There::File(mut file) => digest_of(&mut file)?.sha256 != content.sha256(),
-            There::Other => true,
-            There::EmptyFolder | There::Folder => bail!("{shown} is a folder here: remove it, or name another folder"),
+            PathEntry::Nothing => false,
+            PathEntry::File(mut file) => digest_of(&mut file)?.sha256 != content.sha256(),
+            PathEntry::Other => true,
+            PathEntry::EmptyFolder | PathEntry::Folder => {
+                bail!("{shown} is a folder here: remove it, or name another folder")
+            }
         };
         ensure!(
             self.args.force || !is_other,
@@ -277,7 +279,7 @@ impl Fetched<'_> {
         for name in names(&mut archive)?.into_iter().filter(|_| !self.args.force) {
             let shown = name.display();
             ensure!(
-                matches!(into.there(&name)?, There::Nothing),
+                matches!(into.there(&name)?, PathEntry::Nothing),
                 "{shown} is here: --force replaces it, or name another folder"
             );
         }

@@ -359,7 +359,7 @@ impl Acting<'_> {
         let mut attempts = Attempts::new(changes);
         while let Some(some) = attempts.take_next() {
             let written = self.write_nodes(some, conditions).await;
-            if !attempts.part_after(&written)
+            if !attempts.split_after(&written)
                 && let Err(error) = written
             {
                 failed.extend(every(some.iter().map(|(_, after)| after.slot), &error.into()));

@@ -4,7 +4,7 @@
 //! Does not: decide; the plan does.
 
 use super::acting::{Acting, Done};
-use crate::plan::{Because, Note};
+use crate::plan::{Note, ShutdownBasis};
 use model::{NodeId, NodeState, NodeStatus, Time};
 use runtime::answer::ActError;
 use runtime::instances;
@@ -18,7 +18,7 @@ impl Acting<'_> {
         self.clean(&record, reason, vec![Cond::Absent("instance_id"), silent_since(&record)]).await
     }
 
-    pub(super) async fn shut_down(&self, node_id: NodeId, because: Because, reason: &str, now: Time) -> Done {
+    pub(super) async fn shut_down(&self, node_id: NodeId, because: ShutdownBasis, reason: &str, now: Time) -> Done {
         let record = self.record(node_id)?;
         let after = record.shut_down(now, reason)?;
         let mut conditions = Vec::new();
@@ -26,11 +26,11 @@ impl Acting<'_> {
         if !deadline {
             conditions.push(no_live_allocs());
         }
-        if because != Because::NotNeeded {
+        if because != ShutdownBasis::NotNeeded {
             conditions.push(silent_since(&record));
         }
         let written = self.write_node(&record, &after, conditions).await?;
-        if because == Because::FailedStart {
+        if because == ShutdownBasis::FailedStart {
             self.count_failed_start(&written, now).await;
         }
         if let Some(id) = written.life().and_then(|l| l.instance_id.clone()) {

@@ -37,7 +37,7 @@ pub enum Action {
     Abandon(NodeId),
     ShutDown {
         node_id: NodeId,
-        because: Because,
+        because: ShutdownBasis,
     },
     /// Terminate an instance again, until EC2 confirms the termination.
     Terminate {
@@ -122,7 +122,7 @@ impl Action {
 
 /// What the decision to shut a node down is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum ShutdownBasis {
     /// The node is idle, drained, or never became ready.
     NotNeeded,
     /// The node is silent. The write requires that no heartbeat has arrived since.

@@ -26,7 +26,7 @@ mod sizes;
 mod suspicion;
 mod view;
 
-pub use actions::{Action, Because, FleetPlan, Note, PlannedAction};
+pub use actions::{Action, FleetPlan, Note, PlannedAction, ShutdownBasis};
 pub(crate) use liveness::window_over;
 pub(crate) use sizes::every_offering;
 

@@ -18,7 +18,7 @@
 //! Does not: terminate instances; carrying out the action does.
 //! Rules: `docs/rules.md#shutdown`. Source: Arvados #2881 (windows, "a sunk cost until then").
 
-use super::actions::{Action, Because, FleetPlan, Note};
+use super::actions::{Action, FleetPlan, Note, ShutdownBasis};
 use super::liveness::{boot_is_over, stuck_syncing};
 use super::needs::QueueNeeds;
 use super::view::View;
@@ -139,7 +139,7 @@ fn one(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life, 
     }
 }
 
-fn shut_down(plan: &mut FleetPlan, life: &Life, because: Because, reason: Reason) {
+fn shut_down(plan: &mut FleetPlan, life: &Life, because: ShutdownBasis, reason: Reason) {
     plan.add(Action::ShutDown { node_id: life.node_id, because }, reason);
 }
 
@@ -147,11 +147,11 @@ fn shut_down(plan: &mut FleetPlan, life: &Life, because: Because, reason: Reason
 fn unheard(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord, life: &Life) {
     let waited = view.now.since(life.assigned_at);
     if life.intent == Intent::Drain {
-        shut_down(plan, life, Because::Silent, Reason::DrainedUnheard {});
+        shut_down(plan, life, ShutdownBasis::Silent, Reason::DrainedUnheard {});
     } else if let Some(state) = view.leaves_as(life) {
-        shut_down(plan, life, Because::FailedStart, Reason::InstanceNotRunning { state });
+        shut_down(plan, life, ShutdownBasis::FailedStart, Reason::InstanceNotRunning { state });
     } else if boot_is_over(view, life) {
-        shut_down(plan, life, Because::FailedStart, Reason::BootTimedOut { waited });
+        shut_down(plan, life, ShutdownBasis::FailedStart, Reason::BootTimedOut { waited });
     } else if waited >= Span::from_s(view.observed.policy.boot.timeout_s) {
         let action = Action::HoldBack { subject: Subject::Slot(record.slot), note: Note::Nothing };
         plan.add_quietly(action, Reason::BootBlackout {});
@@ -172,7 +172,7 @@ fn in_use(
     let size_left = !view.has_size(life);
     if life.intent == Intent::Drain && (idle || deadline) {
         let reason = if idle { Reason::DrainedAndIdle {} } else { Reason::DrainDeadlineOver {} };
-        shut_down(plan, life, Because::NotNeeded, reason);
+        shut_down(plan, life, ShutdownBasis::NotNeeded, reason);
     } else if !idle {
         count_idle(plan, life, contact, Idleness::Needed);
         return contact.health.busy.then_some(Reason::AgentSaysBusy {});
@@ -180,11 +180,11 @@ fn in_use(
         return down(view, plan, life, contact);
     } else if stuck_syncing(view, record) {
         match record.awaits() {
-            Some(what) => shut_down(plan, life, Because::FailedStart, Reason::NeverWhole { what }),
-            None => shut_down(plan, life, Because::NotNeeded, Reason::StuckSyncing {}),
+            Some(what) => shut_down(plan, life, ShutdownBasis::FailedStart, Reason::NeverWhole { what }),
+            None => shut_down(plan, life, ShutdownBasis::NotNeeded, Reason::StuckSyncing {}),
         }
     } else if matches!(contact.status, NodeStatus::Ready | NodeStatus::Syncing) && size_left {
-        shut_down(plan, life, Because::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
+        shut_down(plan, life, ShutdownBasis::NotNeeded, Reason::SizeLeftPolicy { size: size.clone() });
     } else if let Some(state) = view.leaves_as(life) {
         return Some(Reason::InstanceNotRunning { state });
     } else if let (NodeStatus::Ready, Some(why)) = (contact.status, view.reached.refusal(record)) {
@@ -202,7 +202,7 @@ fn down(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Contact) -
     let stays = too_early(view, life, until, |left| Reason::DownNotLongEnough { left });
     if stays.is_none() {
         let silent = view.now.since(contact.last_ping_at);
-        shut_down(plan, life, Because::Silent, Reason::DownTooLong { silent });
+        shut_down(plan, life, ShutdownBasis::Silent, Reason::DownTooLong { silent });
     }
     stays
 }
@@ -216,7 +216,7 @@ fn refusing(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Contac
         Some(since) if view.now < since + Span::from_s(view.observed.policy.idle.timeout_s) => {}
         Some(_) => {
             // A failed start: if the image or the boot script is wrong, the next node would refuse work too.
-            shut_down(plan, life, Because::FailedStart, reason);
+            shut_down(plan, life, ShutdownBasis::FailedStart, reason);
             return None;
         }
     }
@@ -247,7 +247,7 @@ fn idle_node(view: &View<'_>, plan: &mut FleetPlan, life: &Life, contact: &Conta
     };
     let stays = too_early(view, life, until, |left| Reason::IdleNotLongEnough { left });
     if stays.is_none() {
-        shut_down(plan, life, Because::NotNeeded, reason);
+        shut_down(plan, life, ShutdownBasis::NotNeeded, reason);
     }
     stays
 }

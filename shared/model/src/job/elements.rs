@@ -8,7 +8,7 @@
 //!
 //! Guarantees: each element has one result, the first that is reported; results and places take a few bytes for each element, and
 //! much less if the elements are alike.
-//! Does not: run anything (the agent does), or know what follows from a result (`standing` does).
+//! Does not: run anything (the agent does), or know what follows from a result (`pack_progress` does).
 //! Rules: `docs/rules.md#packs`.
 
 use crate::mistakes::Mistakes;

@@ -11,7 +11,8 @@ use crate::{EndCause, Needs, RetryRule, Signal, Span};
 use serde::{Deserialize, Serialize};
 
 /// How often a job is tried again after its nodes could not start it, if no rule of the job names that. With the default pauses,
-/// the tries take two to three hours. If the machines are at fault, an operator has seen it by then.
+/// the tries take two to three hours. If the machines are at fault, an operator has seen it by then. Each try keeps away from the
+/// nodes of the last ones, because what one node has no room for may fit on another.
 const STARTS: u32 = 20;
 
 /// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.
@@ -44,9 +45,9 @@ impl FailurePolicy {
     /// All retry rules, in order: those of the job, and behind them the defaults. A command that its node could not start has never
     /// run, so it is tried often. But the tries end: otherwise a job that no node can start would cause launches for ever.
     pub fn rules(&self) -> impl Iterator<Item = RetryRule> {
-        let short =
-            [(CauseWord::Failed, self.retry_failed), (CauseWord::Lost, self.retry_lost), (CauseWord::Node, STARTS)];
-        self.retry.iter().cloned().chain(short.map(|(cause, times)| RetryRule::of(cause, times)))
+        let [failed, lost] = [(CauseWord::Failed, self.retry_failed), (CauseWord::Lost, self.retry_lost)]
+            .map(|(cause, times)| RetryRule::of(cause, times));
+        self.retry.iter().cloned().chain([failed, lost, RetryRule::of(CauseWord::Node, STARTS).elsewhere()])
     }
 
     /// What follows from an end, for a job with these needs. `uses` says how often each rule was used. `None` for a success.
@@ -191,7 +192,11 @@ mod tests {
             // Behind the rules of the job come the defaults.
             (EndCause::Signalled { signal: 9 }, 5, Follows::Again(AGAIN)),
             (EndCause::Rejected { why: why() }, 5, Follows::Again(AGAIN)),
-            (EndCause::NotStarted { why: why() }, 7, Follows::Again(Retry { times: Some(STARTS), ..AGAIN })),
+            (
+                EndCause::NotStarted { why: why() },
+                7,
+                Follows::Again(Retry { times: Some(STARTS), elsewhere: true, ..AGAIN }),
+            ),
         ] {
             let verdict = policy.judge(&cause, &[], &needs).unwrap();
             assert_eq!((verdict.rule, verdict.follows, verdict.is_own), (rule, follows, rule < 5), "{cause:?}");

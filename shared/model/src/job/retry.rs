@@ -307,6 +307,14 @@ impl RetryRule {
         Self { causes: vec![Cause::Word(cause)], then }
     }
 
+    /// The same rule, and each try keeps away from the nodes of the last ones.
+    pub(crate) fn elsewhere(mut self) -> Self {
+        if let RuleAction::Again(again) = &mut self.then {
+            again.elsewhere = true;
+        }
+        self
+    }
+
     pub(crate) fn names(&self, cause: &EndCause) -> bool {
         self.causes.iter().any(|one| one.names(cause))
     }

@@ -42,7 +42,7 @@ pub struct Sign {
     /// What the sign finds. A finding at [`SignLevel::Well`] is a line that says that something works.
     pub raise: Raise,
     /// The alarms that tell the sign to a person who does not look.
-    pub alarms: &'static [Teller],
+    pub alarms: &'static [SignAlarm],
 }
 
 /// Finds what is to be said about the facts.
@@ -50,14 +50,14 @@ pub type Raise = fn(&Facts<'_>) -> Vec<Raised>;
 
 /// An alarm of the template that tells a sign.
 #[derive(Clone, Copy, Debug)]
-pub enum Teller {
+pub enum SignAlarm {
     /// The runs of this function. They count the sign in their metric if this finds that it is wrong.
     Run(Function, Raise),
     /// The alarm on nodes that are not ready. The deployment sets how many of them are usual.
     NotReady,
 }
 
-impl Teller {
+impl SignAlarm {
     /// The end of the alarm's name in CloudWatch.
     fn alarm(&self) -> String {
         match self {
@@ -75,52 +75,56 @@ pub const SIGNS: &[Sign] = &[
         raise: functions::scheduled,
         // sweep-dispatch needs only DynamoDB. So it can still report the other functions when EC2 does not answer.
         alarms: &[
-            Teller::Run(SWEEP_DISPATCH, functions::scheduled),
-            Teller::Run(CLEAN_STALE_RECORDS, functions::teller),
+            SignAlarm::Run(SWEEP_DISPATCH, functions::scheduled),
+            SignAlarm::Run(CLEAN_STALE_RECORDS, functions::teller),
         ],
     },
     Sign {
         name: "heartbeats",
         raise: functions::heartbeats,
-        alarms: &[Teller::Run(SWEEP_DISPATCH, functions::heartbeats)],
+        alarms: &[SignAlarm::Run(SWEEP_DISPATCH, functions::heartbeats)],
     },
     Sign { name: "plan", raise: functions::plan, alarms: &[] },
     Sign { name: "node", raise: nodes::refusing, alarms: &[] },
-    Sign { name: "service", raise: nodes::services, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::services)] },
+    Sign { name: "service", raise: nodes::services, alarms: &[SignAlarm::Run(POLL_AND_SCALE, nodes::services)] },
     Sign { name: "gpus", raise: nodes::sick_gpus, alarms: &[] },
     Sign { name: "unended", raise: nodes::unended, alarms: &[] },
-    Sign { name: "silent", raise: nodes::silent, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::silent)] },
-    Sign { name: "boot_failures", raise: nodes::starts, alarms: &[Teller::Run(POLL_AND_SCALE, nodes::starts)] },
+    Sign { name: "silent", raise: nodes::silent, alarms: &[SignAlarm::Run(POLL_AND_SCALE, nodes::silent)] },
+    Sign { name: "boot_failures", raise: nodes::starts, alarms: &[SignAlarm::Run(POLL_AND_SCALE, nodes::starts)] },
     Sign { name: "booting", raise: nodes::booting, alarms: &[] },
-    Sign { name: "unready", raise: nodes::unready, alarms: &[Teller::NotReady] },
+    Sign { name: "unready", raise: nodes::unready, alarms: &[SignAlarm::NotReady] },
     Sign { name: "shutting_down", raise: nodes::shutting_down, alarms: &[] },
     Sign {
         name: "instances",
         raise: nodes::unlisted,
         alarms: &[
-            Teller::Run(POLL_AND_SCALE, nodes::unlisted_in_part),
-            Teller::Run(CLEAN_STALE_RECORDS, nodes::unlisted_in_all),
+            SignAlarm::Run(POLL_AND_SCALE, nodes::unlisted_in_part),
+            SignAlarm::Run(CLEAN_STALE_RECORDS, nodes::unlisted_in_all),
         ],
     },
-    Sign { name: "strangers", raise: nodes::strangers, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::strangers)] },
-    Sign { name: "orphans", raise: nodes::orphans, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, nodes::orphans)] },
+    Sign {
+        name: "strangers",
+        raise: nodes::strangers,
+        alarms: &[SignAlarm::Run(CLEAN_STALE_RECORDS, nodes::strangers)],
+    },
+    Sign { name: "orphans", raise: nodes::orphans, alarms: &[SignAlarm::Run(CLEAN_STALE_RECORDS, nodes::orphans)] },
     Sign { name: "limit", raise: restraints::limits, alarms: &[] },
     Sign { name: "offers", raise: restraints::offers, alarms: &[] },
     Sign { name: "quota", raise: restraints::quotas, alarms: &[] },
-    Sign { name: "brake", raise: restraints::brakes, alarms: &[Teller::Run(POLL_AND_SCALE, restraints::brakes)] },
-    Sign { name: "budget", raise: restraints::budget, alarms: &[Teller::Run(POLL_AND_SCALE, restraints::budget)] },
+    Sign { name: "brake", raise: restraints::brakes, alarms: &[SignAlarm::Run(POLL_AND_SCALE, restraints::brakes)] },
+    Sign { name: "budget", raise: restraints::budget, alarms: &[SignAlarm::Run(POLL_AND_SCALE, restraints::budget)] },
     Sign { name: "cap", raise: restraints::caps, alarms: &[] },
     Sign {
         name: "row",
         raise: restraints::rows,
         // poll-and-scale reports all rows that it reads. The others each report a table that it does not read.
         alarms: &[
-            Teller::Run(POLL_AND_SCALE, restraints::rows),
-            Teller::Run(CLEAN_STALE_RECORDS, |facts| restraints::rows_of(facts, Table::Jobs)),
-            Teller::Run(SWEEP_DISPATCH, |facts| restraints::rows_of(facts, Table::Handles)),
+            SignAlarm::Run(POLL_AND_SCALE, restraints::rows),
+            SignAlarm::Run(CLEAN_STALE_RECORDS, |facts| restraints::rows_of(facts, Table::Jobs)),
+            SignAlarm::Run(SWEEP_DISPATCH, |facts| restraints::rows_of(facts, Table::Handles)),
         ],
     },
-    Sign { name: "failed", raise: work::failed, alarms: &[Teller::Run(CLEAN_STALE_RECORDS, work::failed)] },
+    Sign { name: "failed", raise: work::failed, alarms: &[SignAlarm::Run(CLEAN_STALE_RECORDS, work::failed)] },
     Sign { name: "rejected", raise: work::rejected, alarms: &[] },
     Sign { name: "stopping", raise: work::stopping, alarms: &[] },
     Sign { name: "handle", raise: work::stuck, alarms: &[] },
@@ -150,9 +154,9 @@ pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
 
 /// The signs that a run of this function tells and that are wrong, judged by what the run has read.
 pub fn wrong(function: Function, facts: &Facts<'_>) -> Vec<&'static str> {
-    let is_wrong = |teller: &Teller| match teller {
-        Teller::Run(by, raise) => *by == function && raise(facts).iter().any(|one| one.level == SignLevel::Wrong),
-        Teller::NotReady => false,
+    let is_wrong = |teller: &SignAlarm| match teller {
+        SignAlarm::Run(by, raise) => *by == function && raise(facts).iter().any(|one| one.level == SignLevel::Wrong),
+        SignAlarm::NotReady => false,
     };
     SIGNS.iter().filter(|sign| sign.alarms.iter().any(is_wrong)).map(|sign| sign.name).collect()
 }

@@ -212,8 +212,8 @@ impl World {
                 "spot=again*1,pause=1s",
                 "lost=again*2,elsewhere",
             ];
-            let rules =
-                rules.map(|rule| if rule == "memory=fail" && (1..3000).contains(&needs.memory_mib) { grows } else { rule });
+            let rules = rules
+                .map(|rule| if rule == "memory=fail" && (1..3000).contains(&needs.memory_mib) { grows } else { rule });
             policy.retry = rules.iter().filter_map(|rule| rule.parse().ok()).collect();
             (policy.stop_notice_s, policy.retry_lost) = (20, FailurePolicy::default().retry_lost);
         }

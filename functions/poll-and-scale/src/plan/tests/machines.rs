@@ -109,7 +109,7 @@ fn a_machine_that_can_use_none_of_its_gpus_is_a_failed_start() {
         _ => None,
     });
     let (because, why) = shut_down.unwrap();
-    assert!(because == Because::FailedStart && why.contains("none of its GPUs can be used"), "{why}");
+    assert!(because == ShutdownBasis::FailedStart && why.contains("none of its GPUs can be used"), "{why}");
 }
 
 /// A node whose driver shows no GPU, or not all of them: what a run does with it and for the job that needs them, by the time since
@@ -141,7 +141,7 @@ fn a_node_whose_gpus_are_awaited_boots_and_nothing_is_launched_beside_it() {
         assert_eq!((launches, ended.is_some()), (launched, ends), "{usable} usable at {s} s");
         if let Some((because, why)) = ended {
             let says = format!("boot.timeout_s is over, and {usable} of its 4 GPUs can be used");
-            assert!(because == Because::FailedStart && why.starts_with(&says), "{why}");
+            assert!(because == ShutdownBasis::FailedStart && why.starts_with(&says), "{why}");
         }
     }
 }

@@ -19,7 +19,7 @@ mod shares;
 mod silence;
 mod suspected;
 
-use super::actions::Because;
+use super::actions::ShutdownBasis;
 use super::{Action, FleetPlan, plan};
 use model::fixtures::{self, at};
 use model::node::Idleness;
@@ -233,7 +233,7 @@ fn a_node_whose_agent_takes_no_work_gives_no_room_and_is_a_failed_start_when_idl
         _ => None,
     });
     let why = "it takes no work: jobs reach the metadata".to_owned();
-    assert_eq!(shut_down, Some((fixtures::node_id(0), Because::FailedStart, why)));
+    assert_eq!(shut_down, Some((fixtures::node_id(0), ShutdownBasis::FailedStart, why)));
     // With work on it, the node stays.
     let mut working = super::tests::given(json!({})).working(0).job(6, whole);
     for record in &mut working.seen.nodes {
@@ -263,7 +263,9 @@ fn a_node_that_alone_cannot_reach_a_service_gives_no_room_and_is_a_failed_start_
         let plan = plan(&given.seen, at(900));
         let placed = plan.actions.iter().flat_map(|p| p.action.placed_on()).map(NodeId::slot).collect::<Vec<_>>();
         let ended = plan.actions.iter().filter_map(|p| match &p.action {
-            Action::ShutDown { node_id, because: Because::FailedStart } => Some((node_id.slot(), p.reason.to_string())),
+            Action::ShutDown { node_id, because: ShutdownBasis::FailedStart } => {
+                Some((node_id.slot(), p.reason.to_string()))
+            }
             _ => None,
         });
         (placed, ended.collect::<Vec<_>>())

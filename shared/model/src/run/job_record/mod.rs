@@ -25,8 +25,8 @@ use crate::amounts::Moment;
 use crate::elements::{Counts, Results};
 use crate::end_cause::{FREE_MOVES, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
+use crate::pack_progress::PackProgress;
 use crate::retry::{Follows, Retry, RetryDecision};
-use crate::standing::Standing;
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
@@ -63,7 +63,7 @@ pub struct Job {
     pub failure_policy: FailurePolicy,
     /// The results of the elements of a pack so far.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
-    pub elements: Standing,
+    pub elements: PackProgress,
     /// The addresses of the nodes of several members, by member number. An unknown one is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
@@ -122,7 +122,7 @@ impl Job {
             work: spec.work,
             env: spec.env,
             failure_policy: spec.failure_policy,
-            elements: Standing::default(),
+            elements: PackProgress::default(),
             hosts: Vec::new(),
             checkpoints: Vec::new(),
             failed_count: 0,

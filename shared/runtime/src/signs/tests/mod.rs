@@ -59,7 +59,7 @@ const TELLERS: [Function; 3] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPA
 fn a_sign_is_told_when_it_is_wrong_and_never_else() {
     for row in ROWS {
         let sign = SIGNS.iter().find(|sign| sign.name == row.sign).unwrap();
-        let is_run = |teller: &Teller| matches!(teller, Teller::Run(..));
+        let is_run = |teller: &SignAlarm| matches!(teller, SignAlarm::Run(..));
         for change in [row.raised, row.before, row.ended] {
             let is_told = TELLERS.iter().any(|function| told(*function, change).contains(&sign.name));
             let is_wrong = said(sign, change).0 == Wrong;
@@ -94,7 +94,7 @@ fn what_had_an_alarm_when_each_number_had_one_still_has_one() {
         assert_eq!(told(*function, *change), [*sign], "{}", function.name);
     }
     let not_ready: Vec<&Sign> =
-        SIGNS.iter().filter(|sign| sign.alarms.iter().any(|t| matches!(t, Teller::NotReady))).collect();
+        SIGNS.iter().filter(|sign| sign.alarms.iter().any(|t| matches!(t, SignAlarm::NotReady))).collect();
     assert_eq!(not_ready.iter().map(|sign| sign.name).collect::<Vec<_>>(), ["unready"]);
     for function in TELLERS {
         assert!(told(function, |_| ()).is_empty(), "an idle cluster tells nothing");

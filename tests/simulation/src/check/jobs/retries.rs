@@ -16,7 +16,7 @@ fn all_rules(row: &Item) -> Vec<String> {
     let mut all = rules(row);
     all.push(format!("failed=again*{}", count(row, "retry_failed")));
     all.push(format!("lost=again*{}", count(row, "retry_lost")));
-    all.push("node=again*20".to_owned());
+    all.push("node=again*20,elsewhere".to_owned());
     all
 }
 

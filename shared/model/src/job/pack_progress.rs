@@ -70,7 +70,7 @@ impl Results {
 /// The results and failures of the elements of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct PackProgress {
     /// The elements that are not run any more.
     #[serde(skip_serializing_if = "Results::is_empty")]
     pub results: Results,
@@ -89,7 +89,7 @@ pub enum JobSet {
     Stays,
 }
 
-impl Standing {
+impl PackProgress {
     /// Takes the results that an alloc reported. `judge` says what follows if an element with so many failures ends so. A failure
     /// that is tried again counts once: when the alloc leaves the set of its job. Returns the retries of the elements that are tried again, one for each rule, or `None` if nothing is new.
     pub fn take(
@@ -191,7 +191,7 @@ mod tests {
         let judge = |outcome: Outcome, failed: u32| {
             policy.judge(&outcome.cause(0, &Needs::default()), &[failed; 4], &Needs::default())
         };
-        let (all, mut standing) = (ranges("0-9"), Standing::default());
+        let (all, mut standing) = (ranges("0-9"), PackProgress::default());
         let first = results(&[("exit:0", "0-4"), ("exit:1", "5-6"), ("exit:9", "7"), ("exit:0", "77")]);
         // Before the end of the alloc, only what is not tried again counts.
         assert_eq!(standing.take(&first, &all, JobSet::Stays, judge), Some(Vec::new()));
