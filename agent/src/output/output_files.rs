@@ -1,12 +1,15 @@
 //! The files of one output, which are in the directory of its alloc, or kept after that was destroyed.
 //!
-//! Guarantees: a symbolic link is never followed; the note of how much is stored in S3 is written completely or not at all.
+//! Guarantees: a symbolic link is never followed; the note of how much is stored in S3 is written completely or not at all; pieces that
+//! gave their room on the disk back count as stored, also without the note.
 //! Does not: say which outputs there are, or how long they are kept (`outputs` does).
 
 use crate::machine::atomic_file::{self, absent_is_fine, if_there};
 use crate::protocol::tail;
+use model::stored::PIECE_BYTES;
 use model::{Stream, Switches};
 use nix::fcntl::OFlag;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -64,7 +67,25 @@ impl OutputFiles {
     /// How much is in S3. If the note cannot be read, everything is stored once more.
     pub fn progress(&self) -> Progress {
         let note = fs::read(self.0.join("stored")).ok();
-        note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default()
+        let noted: Progress = note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default();
+        Progress { bytes: noted.bytes.max(self.freed().unwrap_or(0)), ..noted }
+    }
+
+    /// Gives the room of the whole pieces before this byte back: S3 has them.
+    pub fn free(&self, to: u64) -> io::Result<()> {
+        let bytes = whole_pieces(to);
+        if bytes > 0 {
+            let file = File::options().write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(self.output())?;
+            // Not every file system can.
+            let _best_effort = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes);
+        }
+        Ok(())
+    }
+
+    /// How many bytes at the beginning were given back.
+    fn freed(&self) -> io::Result<u64> {
+        let Some(file) = open_regular(&self.output())? else { return Ok(0) };
+        Ok(whole_pieces(seek(&file, SeekFrom::Data(0))?))
     }
 
     pub fn note(&self, progress: Progress) -> io::Result<()> {
@@ -125,6 +146,10 @@ impl OutputFiles {
         }
         Ok(switches)
     }
+}
+
+const fn whole_pieces(bytes: u64) -> u64 {
+    bytes / PIECE_BYTES * PIECE_BYTES
 }
 
 fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
