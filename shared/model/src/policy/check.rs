@@ -8,6 +8,7 @@ use super::agent::{AGENT_FORM, AgentFile};
 use super::{
     Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS, SeveralTypes, Size,
 };
+use crate::Usd;
 use crate::enums::{Arch, Market};
 use crate::machine::MAX_LABELS;
 use crate::names::{LABEL_FORM, is_label, is_plain_name};
@@ -203,9 +204,8 @@ impl Checker {
 
     /// Checks the kind of machine of a size.
     fn kind(&mut self, path: &str, size: &Size) {
-        let is_arm = is_graviton(&size.instance_type);
-        if is_arm && size.kind.arch != Arch::Arm64 {
-            let message = format!("{} has arm64 processors: write arch = \"arm64\"", size.instance_type);
+        if let Some(arch) = processors(&size.instance_type).filter(|arch| *arch != size.kind.arch) {
+            let message = format!("{} has {arch} processors: write arch = \"{arch}\"", size.instance_type);
             self.wrong(&format!("{path}.arch"), message);
         }
         let about_gpus = [("gpu_type", size.kind.gpu_type.is_some()), ("gpu_memory_gib", size.kind.gpu_memory_gib > 0)];
@@ -256,6 +256,19 @@ impl Checker {
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
             self.wrong("nodes.min", format!("{} is more than nodes.max = {}", policy.nodes.min, policy.nodes.max));
+        }
+        let (cap, cheapest) =
+            (policy.nodes.max_price_per_hour, policy.size.iter().min_by_key(|size| size.price_per_hour));
+        // What several types cost is not known here.
+        let cheapest = cheapest.filter(|_| policy.several.is_empty());
+        if let Some(size) = cheapest.filter(|size| cap > Usd::ZERO && size.price_per_hour > cap) {
+            let (name, price) = (&size.name, size.price_per_hour);
+            let message = format!("{cap} allows no node: the cheapest size, {name}, costs {price} an hour");
+            self.wrong("nodes.max_price_per_hour", message);
+        }
+        let (pause_s, most_s) = (policy.retry.pause_s, policy.retry.most_s);
+        if pause_s > most_s {
+            self.wrong("retry.most_s", format!("{most_s} is less than retry.pause_s = {pause_s}, the first wait"));
         }
         self.shares(policy);
         let mut names = BTreeSet::new();
@@ -394,15 +407,18 @@ fn is_template(text: &str) -> bool {
     (3..=128).contains(&name.len()) && name.chars().all(is_of_name) && version.is_none_or(is_version)
 }
 
-/// Whether EC2 has this instance type with Graviton processors: a `g` behind the number of the generation, as in m7g.large,
-/// c6gn.xlarge and is4gen.medium, or the family a1 (EC2 User Guide, "Amazon EC2 instance type naming conventions").
-fn is_graviton(instance_type: &str) -> bool {
-    let Some((family, _)) = instance_type.split_once('.') else { return false };
+/// The processors of this instance type, by its name. Graviton has a `g` behind the number of the generation, as in m7g.large,
+/// c6gn.xlarge and is4gen.medium, or is the family a1 (EC2 User Guide, "Amazon EC2 instance type naming conventions"). `None` for a
+/// name of another form, and for a Mac.
+fn processors(instance_type: &str) -> Option<Arch> {
+    let (family, _) = instance_type.split_once('.')?;
     let name = family.trim_start_matches(|c: char| c.is_ascii_lowercase());
     let options = name.trim_start_matches(|c: char| c.is_ascii_digit());
     let has_generation = name.len() < family.len() && options.len() < name.len();
     let is_plain = options.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    family == "a1" || (has_generation && is_plain && options.contains('g'))
+    let is_arm = family == "a1" || options.contains('g');
+    let is_named_so = has_generation && is_plain && !family.starts_with("mac");
+    is_named_so.then_some(if is_arm { Arch::Arm64 } else { Arch::X86_64 })
 }
 
 /// Whether EC2 could have given this id to something of this kind.

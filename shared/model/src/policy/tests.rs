@@ -164,6 +164,8 @@ fn what_ec2_certainly_refuses_is_a_mistake() {
         ("nodes", "max_price_per_hour = -inf", "nodes.max_price_per_hour"),
         ("nodes", "max = 2027-01-01", "nodes.max"),
         ("shutdown", "windows_min = [nan]", "shutdown.windows_min"),
+        ("nodes", "max_price_per_hour = 0.99", "nodes.max_price_per_hour"),
+        ("retry", "pause_s = 100\nmost_s = 10", "retry.most_s"),
     ] {
         let BadPolicy(mistakes) = with(section, line).expect_err(line);
         assert_eq!(mistakes.iter().map(|m| m.path.as_str()).collect::<Vec<_>>(), [path], "{line}: {mistakes:?}");
