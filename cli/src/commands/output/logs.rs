@@ -6,7 +6,7 @@
 
 use super::follow::{Follower, Verbosity, end_of, last_allocs};
 use super::output_printer::Route;
-use super::output_stream::{OutputStream, POLL, Until};
+use super::output_stream::{MISSING, OutputStream, POLL, Until};
 use crate::console::{Cluster, Context, Exit, show};
 use crate::view::find::{Finder, is_array, no_job, short, short_alloc};
 use anyhow::{bail, ensure};
@@ -130,8 +130,7 @@ pub(crate) async fn outputs(
     Ok(outcome)
 }
 
-/// Prints the output of some elements of a pack, of each from when it last ran. What is known of one is printed before an error about
-/// another.
+/// Prints the output of some elements of a pack, of each from when it last ran. Of several, an error about one hides no other.
 async fn of_elements(
     context: &mut Context<'_>,
     cluster: &Cluster,
@@ -142,7 +141,14 @@ async fn of_elements(
 ) -> anyhow::Result<Exit> {
     let mut outcome = Exit::Done;
     for element in elements.iter() {
-        let (of, bytes) = last_of(job, allocs, element)?;
+        let (of, bytes) = match last_of(job, allocs, element) {
+            Err(error) if elements.count() > 1 => {
+                writeln!(context.err, "{error}")?;
+                outcome = Exit::Code(MISSING);
+                continue;
+            }
+            last => last?,
+        };
         let results = of.run.elements.results.iter();
         for (result, _) in results.filter(|(_, elements)| elements.contains(element)) {
             writeln!(context.err, "== element {element} of {}: {result}", of.id())?;

@@ -14,6 +14,7 @@ use super::policy;
 use super::release::ReleaseFiles;
 use super::stack::{ClusterStack, Deploying, delete, deploy};
 use crate::commands::batch::arguments;
+use crate::commands::submit::named;
 use crate::commands::submit::run::{self, RunArgs};
 use crate::console::aws_cli::{AwsCli, AwsError, text};
 use crate::console::{Cluster, Context, Exit, is_yes};
@@ -48,8 +49,8 @@ pub struct UpArgs {
     #[arg(long)]
     arch: Option<Arch>,
     /// Another parameter of the template; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    parameter: Vec<String>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = named)]
+    parameter: Vec<(String, String)>,
     /// The directory of the release. By default that of this program
     #[arg(long, value_name = "DIR")]
     release: Option<PathBuf>,
@@ -143,14 +144,14 @@ fn agrees(context: &mut Context<'_>, args: &UpArgs, question: &str) -> anyhow::R
 fn parameters(args: &UpArgs, nodes: Option<(&Network, Arch)>) -> Vec<String> {
     let mut all = vec![format!("ClusterName={}", args.name)];
     // What the person chose comes first.
-    let named = |name: &str| args.parameter.iter().any(|one| one.starts_with(name));
+    let is_given = |name: &str| args.parameter.iter().any(|(given, _)| given == name);
     if let Some((network, arch)) = nodes {
-        all.extend(Some(network.parameters()).filter(|_| !named("VpcId=") && !named("MakeNetwork=")));
-        all.extend((arch == Arch::Arm64 && !named("NodeImage=")).then(|| format!("NodeImage={IMAGE_OF_ARM64}")));
+        all.extend(Some(network.parameters()).filter(|_| !is_given("VpcId") && !is_given("MakeNetwork")));
+        all.extend((arch == Arch::Arm64 && !is_given("NodeImage")).then(|| format!("NodeImage={IMAGE_OF_ARM64}")));
     }
     all.extend(args.node_role.iter().map(|arn| format!("NodeRoleArn={arn}")));
     all.extend(args.launch_template.iter().map(|arn| format!("LaunchTemplateArns={arn}")));
-    all.extend(args.parameter.iter().cloned());
+    all.extend(args.parameter.iter().map(|(name, value)| format!("{name}={value}")));
     all
 }
 

@@ -504,4 +504,7 @@ async fn logs_says_how_an_element_ended_whose_part_of_the_output_is_not_known() 
         let error = world.run(&["logs", &format!("{id}[{element}]")]).await.error();
         assert!(error.contains(says), "{error}");
     }
+    let several = world.run(&["logs", &format!("{id}[5-7]")]).await;
+    assert!(several.err.contains("element 5 ended") && several.err.contains("of element 7"), "{}", several.err);
+    assert_eq!(several.result.unwrap(), Exit::Code(74));
 }
