@@ -35,8 +35,6 @@ const POLL: Duration = Duration::from_secs(1);
 const MARGIN: Span = Span::from_s(60);
 /// After this many polls for ends, a poll reads every job that somebody waits for.
 const POLLS_OF_ALL: u32 = 60;
-/// How many polls in a row may fail: a quarter of an hour.
-const FAILED_POLLS: u32 = 900;
 /// How many requests are read before they are carried out, and how many get outputs at the same time.
 const AHEAD: usize = 64;
 /// How long requests to fetch wait for others. A program sends one for each of the jobs that have ended.
@@ -107,7 +105,6 @@ pub(crate) async fn answer(
         waits: Vec::new(),
         since: context.now(),
         polls: 0,
-        failed_polls: 0,
     };
     let (mut is_open, mut next) = (true, Instant::now());
     loop {
@@ -117,13 +114,8 @@ pub(crate) async fn answer(
             biased;
             Some((id, answer)) = batch.outputs.next() => answer_line(context, &id, answer)?,
             () = sleep_until(next), if !batch.waits.is_empty() => {
-                match batch.poll(context).await {
-                    Ok(()) => batch.failed_polls = 0,
-                    // A program waits for hours, so a while without the database does not end it.
-                    Err(e) if ErrorKind::of(&e) == ErrorKind::Again && batch.failed_polls < FAILED_POLLS => {
-                        batch.failed_polls += 1
-                    }
-                    Err(e) => return Err(e),
+                if let Err(e) = batch.poll(context).await {
+                    batch.poll_failed(context, &e)?;
                 }
                 next = Instant::now() + POLL;
             }
@@ -147,8 +139,6 @@ struct Session {
     /// Polls have read the ends before this time.
     since: Time,
     polls: u32,
-    /// How many polls failed in a row.
-    failed_polls: u32,
 }
 
 fn answer_line(context: &mut Context<'_>, id: &Value, answer: anyhow::Result<Value>) -> anyhow::Result<()> {
@@ -294,6 +284,15 @@ impl Session {
         let jobs = self.cluster.store.jobs_of(ids).await?.all()?;
         self.since = now;
         self.ended(context, jobs)
+    }
+
+    /// A program waits for hours, so a while without the database does not end a wait. Another error is its answer.
+    fn poll_failed(&mut self, context: &mut Context<'_>, error: &anyhow::Error) -> anyhow::Result<()> {
+        if ErrorKind::of(error) == ErrorKind::Again {
+            return Ok(());
+        }
+        let waits = std::mem::take(&mut self.waits);
+        waits.iter().try_for_each(|wait| answer_line(context, &wait.id, Ok(failure(error))))
     }
 
     /// Tells those of these jobs that have ended to whoever waits for them.

@@ -127,6 +127,25 @@ impl Exit {
     pub(crate) const fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Failed }
     }
+
+    /// The same after another part of the work ended so. What may succeed later counts before what failed.
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        let rank = |exit| match exit {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Code(_) => 2,
+        };
+        if rank(self) < rank(other) { other } else { self }
+    }
+
+    /// How a part of the work ended that failed with this error.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        match ErrorKind::of(error) {
+            again @ ErrorKind::Again => Self::Code(again.exit_code()),
+            ErrorKind::Wrong | ErrorKind::Failed => Self::Failed,
+        }
+    }
 }
 
 /// What a program can do about an error.

@@ -53,17 +53,17 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     }
     let cluster = context.cluster().await?;
     let how = JobChange::cancel(&cluster).await?;
-    let (ids, mut all) = if is_named {
-        let (ids, all) = named(context, &cluster, &args.jobs).await?;
+    let (ids, mut exit) = if is_named {
+        let (ids, exit) = named(context, &cluster, &args.jobs).await?;
         let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.rows;
         let others = Others::of_jobs(&cluster, &jobs).await?;
         if !others.agree(context, "cancel", args.yes)? {
             return Ok(Exit::Failed);
         }
-        (ids, all)
+        (ids, exit)
     } else {
         let Some(ids) = described(context, &cluster, args).await? else { return Ok(Exit::Failed) };
-        (ids, true)
+        (ids, Exit::Done)
     };
     let clock = std::sync::Arc::clone(&context.clock);
     // The order is that in which they were given, or that of the queue.
@@ -77,16 +77,16 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
             Ok(Err(job)) => {
                 let state = job.summary.state;
                 // A job of a filter may have ended while the person read the list. That is no failure.
-                all &= by_filter;
+                exit = exit.and(Exit::done_if(by_filter));
                 writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
             }
             Err(e) => {
-                all = false;
+                exit = exit.and(Exit::of(&e));
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             }
         }
     }
-    Ok(Exit::done_if(all))
+    Ok(exit)
 }
 
 fn cancelled_line(job: &Job) -> String {
@@ -97,9 +97,9 @@ fn cancelled_line(job: &Job) -> String {
     format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
-/// The jobs with these ids or names, and whether every one was found.
-async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, bool)> {
-    let (mut ids, mut known, mut all) = (Vec::new(), BTreeSet::new(), true);
+/// The jobs with these ids or names, and how it goes if one was not found.
+async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, Exit)> {
+    let (mut ids, mut known, mut exit) = (Vec::new(), BTreeSet::new(), Exit::Done);
     let finder = Finder::new(cluster);
     for text in given {
         let found = match finder.whole_jobs(text).await {
@@ -111,12 +111,12 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
         match found {
             Ok(found) => ids.extend(found.into_iter().filter(|id| known.insert(*id))),
             Err(e) => {
-                all = false;
+                exit = exit.and(Exit::of(&e));
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             }
         }
     }
-    Ok((ids, all))
+    Ok((ids, exit))
 }
 
 async fn not_ended(cluster: &Cluster, text: &str, array: Vec<JobId>) -> anyhow::Result<Vec<JobId>> {

@@ -81,12 +81,12 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
     let cluster = context.cluster().await?;
     let keep = retention(&cluster).await?;
     let how = JobChange { action, reason: cluster.by().await?, keep, after: Box::new(after) };
-    let (mut done, mut jobs, mut meant) = (true, Vec::new(), Vec::new());
+    let (mut exit, mut jobs, mut meant) = (Exit::Done, Vec::new(), Vec::new());
     for given in &args.jobs {
         match Finder::new(&cluster).whole_jobs(given).await {
             Ok(ids) => meant.push((given, ids)),
             Err(e) => {
-                done = false;
+                exit = exit.and(Exit::of(&e));
                 writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
             }
         }
@@ -98,13 +98,13 @@ pub(crate) async fn pause(context: &mut Context<'_>, args: &PauseArgs, pause: Pa
     }
     for (given, ids) in meant {
         let changed = change_all(context, &cluster, &ids, &how).await;
-        done &= changed.print(context, given, &words, args.json)?;
+        exit = exit.and(changed.print(context, given, &words, args.json)?);
         jobs.extend(changed.jobs);
     }
     if args.json {
         submit::print(context, true, &jobs)?;
     }
-    Ok(Exit::done_if(done))
+    Ok(exit)
 }
 
 pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) -> anyhow::Result<Exit> {
@@ -137,11 +137,11 @@ pub(crate) async fn change_jobs(context: &mut Context<'_>, args: &ChangeArgs) ->
     let how = JobChange { action: ActionName::Change, reason, keep, after: Box::new(after) };
     let changed = change_all(context, &cluster, &ids, &how).await;
     let words = PauseWords { participle: "changed", already: "is like that already" };
-    let done = changed.print(context, &args.job, &words, args.json)?;
+    let exit = changed.print(context, &args.job, &words, args.json)?;
     if args.json {
         submit::print(context, true, &changed.jobs)?;
     }
-    Ok(Exit::done_if(done))
+    Ok(exit)
 }
 
 /// What a command changed of the jobs that one text means.
@@ -166,8 +166,8 @@ async fn change_all(context: &Context<'_>, cluster: &Cluster, ids: &[JobId], how
 }
 
 impl ChangeOutcome {
-    /// Says what was changed, and what was not and why. Returns whether all that waits is as it should be, and something waits.
-    fn print(&self, context: &mut Context<'_>, given: &str, words: &PauseWords, is_json: bool) -> anyhow::Result<bool> {
+    /// Says what was changed, and what was not and why. It is done if all that waits is as it should be, and something waits.
+    fn print(&self, context: &mut Context<'_>, given: &str, words: &PauseWords, is_json: bool) -> anyhow::Result<Exit> {
         for (_, e) in &self.errors {
             writeln!(context.err, "nodekeeper: {}", show::error(e))?;
         }
@@ -178,7 +178,7 @@ impl ChangeOutcome {
             ([], [job]) if waits(&job) => format!("{} {already}", job.summary.job_id),
             ([], others) if !others.is_empty() && !others.iter().any(|job| waits(&job)) => {
                 writeln!(context.err, "nodekeeper: {}", refused(others, given, participle))?;
-                return Ok(false);
+                return Ok(Exit::Failed);
             }
             (jobs, others) => {
                 let others = States::of(others.iter().map(|job| &job.summary)).text(0);
@@ -189,7 +189,7 @@ impl ChangeOutcome {
         if !is_json {
             writeln!(context.out, "{line}")?;
         }
-        Ok(self.errors.is_empty())
+        Ok(self.errors.iter().fold(Exit::Done, |exit, (_, error)| exit.and(Exit::of(error))))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Follows jobs to their end: their progress, and how they ended.
 //!
-//! Guarantees: what is printed was read. The row of a job is read consistently. One failed read does not end the wait.
+//! Guarantees: what is printed was read. The row of a job is read consistently. A cluster that does not answer does not end the wait, however
+//! long that lasts: nobody takes it for the end of a job.
 //! Does not: change a job. An interrupted wait leaves its jobs as they are.
 
-use crate::console::{Cluster, Context, show};
+use crate::console::{Cluster, Context, ErrorKind, show};
 use crate::view::find::short;
 use anyhow::bail;
 use model::{ActionName, Alloc, ClientStatus, Job, JobId, JobState, Span, Subject, Time};
@@ -14,8 +15,10 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_millis(500);
 /// With many jobs, a read comes later: this much for each.
 const POLL_OF_EACH: Duration = Duration::from_millis(2);
-/// The wait ends after this many failed reads in a row.
+/// The wait ends after this many reads in a row that failed for another reason.
 const FAILED_READS: u32 = 5;
+/// The wait tells that the cluster does not answer after this time.
+const TELL_AFTER: Span = Span::from_s(20);
 /// How often the plan is asked why a job waits: at most once in this time, because a plan reads the whole cluster.
 const PLAN_EVERY: Span = Span::from_s(10);
 
@@ -38,11 +41,13 @@ pub(crate) struct Follower<'a> {
     printed: String,
     planned_at: Option<Time>,
     failed_reads: u32,
+    /// Since when the cluster does not answer, and whether that was told.
+    silent: Option<(Time, bool)>,
 }
 
 impl<'a> Follower<'a> {
     pub(crate) const fn new(cluster: &'a Cluster, jobs: Vec<Job>, verbosity: Verbosity) -> Self {
-        Self { cluster, jobs, verbosity, printed: String::new(), planned_at: None, failed_reads: 0 }
+        Self { cluster, jobs, verbosity, printed: String::new(), planned_at: None, failed_reads: 0, silent: None }
     }
 
     /// How long to wait before the next look.
@@ -64,8 +69,13 @@ impl<'a> Follower<'a> {
             self.jobs.iter().filter(|job| !job.summary.state.is_ended()).map(|job| job.summary.job_id).collect();
         let seen = match self.cluster.store.jobs_of(open.iter().copied()).await.and_then(store::Listed::all) {
             Ok(seen) => seen,
-            // A wait may last for hours, so one failed read does not end it.
+            // A wait may last for hours, so a failed read does not end it.
             Err(e) => {
+                let error = anyhow::Error::new(e);
+                if ErrorKind::of(&error) == ErrorKind::Again {
+                    self.tell_silence(context, &error)?;
+                    return Ok(false);
+                }
                 self.failed_reads += 1;
                 if self.failed_reads < FAILED_READS {
                     return Ok(false);
@@ -74,10 +84,13 @@ impl<'a> Follower<'a> {
                     [id] => format!("job {id}, which continues"),
                     _ => format!("{} jobs, which continue", open.len()),
                 };
-                return Err(anyhow::Error::new(e).context(format!("stopped waiting for {what}")));
+                return Err(error.context(format!("stopped waiting for {what}")));
             }
         };
         self.failed_reads = 0;
+        if self.silent.take().is_some_and(|(_, is_told)| is_told) {
+            writeln!(context.err, "the cluster answers again")?;
+        }
         let mut seen: BTreeMap<JobId, Job> = seen.into_iter().map(|job| (job.summary.job_id, job)).collect();
         for known in self.jobs.iter_mut().filter(|job| !job.summary.state.is_ended()) {
             let id = known.summary.job_id;
@@ -94,6 +107,17 @@ impl<'a> Follower<'a> {
             self.print_progress(context).await?;
         }
         Ok(self.jobs.iter().all(|job| job.summary.state.is_ended()))
+    }
+
+    /// Says once that the cluster does not answer.
+    fn tell_silence(&mut self, context: &mut Context<'_>, error: &anyhow::Error) -> anyhow::Result<()> {
+        let now = context.now();
+        let (since, is_told) = self.silent.get_or_insert((now, false));
+        if !*is_told && now.since(*since) >= TELL_AFTER && self.verbosity != Verbosity::Nothing {
+            *is_told = true;
+            writeln!(context.err, "the cluster does not answer, and the wait goes on: {}", show::error(error))?;
+        }
+        Ok(())
     }
 
     async fn print_progress(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {

@@ -11,19 +11,18 @@
 use super::output_printer::{Printer, Route, Text};
 use super::stored_output;
 use crate::changes::operate::{follow, retried};
-use crate::console::{Cluster, Context, Exit, show};
+use crate::console::{Cluster, Context, ErrorKind, Exit, show};
 use crate::view::live_output;
 use model::wire::MAX_LOG_TAIL_BYTES;
 use model::{Alloc, AllocId, ClientStatus, Job, NodeRecord, NodeStateName, NodeStatus, S3Place, Span, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use store::{DbError, WriteError};
+use store::DbError;
 
 /// The time between two polls.
 pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// One poll in this many also reads the row of the alloc.
 const POLLS_A_ROW: u32 = 4;
-const FAILED_POLLS: u32 = 5;
 /// After this poll without a byte, the person reads why there is none.
 const SLOW_POLL: u32 = 5;
 /// The exit code if a part of the output is missing: EX_IOERR of sysexits.h.
@@ -60,7 +59,6 @@ pub(crate) struct OutputStream<'a> {
     /// Whether a part that was to be printed is missing.
     misses: bool,
     pub(crate) printer: Printer,
-    failed_polls: u32,
 }
 
 /// An alloc whose output is being printed.
@@ -110,7 +108,6 @@ impl<'a> OutputStream<'a> {
             done: except,
             misses: false,
             printer: Printer::new(route),
-            failed_polls: 0,
         }
     }
 
@@ -134,15 +131,9 @@ impl<'a> OutputStream<'a> {
     /// Prints what is new. Returns whether nothing is left to print now: every alloc of the member is done.
     pub(crate) async fn poll(&mut self, context: &mut Context<'_>, job: &Job) -> anyhow::Result<bool> {
         match self.try_poll(context, job).await {
-            // A stream may last for hours, so a few failed reads of the tables do not end it.
-            Err(error) if (error.is::<DbError>() || error.is::<WriteError>()) && self.failed_polls < FAILED_POLLS => {
-                self.failed_polls += 1;
-                Ok(false)
-            }
-            other => {
-                self.failed_polls = 0;
-                other
-            }
+            // A stream may last for hours, so a cluster that does not answer does not end it.
+            Err(error) if self.until == Until::End && ErrorKind::of(&error) == ErrorKind::Again => Ok(false),
+            other => other,
         }
     }
 

@@ -23,8 +23,10 @@ use std::collections::BTreeSet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The exit code of a job that ended without an exit code of its command, or whose end is not known.
+/// The exit code of a job that ended without an exit code of its command.
 const NO_CODE: u8 = 125;
+/// The exit code if it is not known how the job ends: EX_UNAVAILABLE of sysexits.h. Whoever runs it again may run it twice.
+const UNKNOWN: u8 = 69;
 /// The exit code of a cancelled job, and of a wait that the person left: as after Ctrl-C (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
 
@@ -33,7 +35,7 @@ const INTERRUPTED: u8 = 130;
 #[command(
     after_help = "Exit codes: that of the command; 74 if it succeeded and a part of its output is missing; 124 if it ran \
                         longer than its time limit; 137 if it was out of memory; 126 or 127 if its program cannot be run or \
-                        is not found; 125 if the job ended without one (rejected, lost); 130 if it was cancelled or left; 141 \
+                        is not found; 125 if the job ended without one (rejected, lost); 69 if it is not known how it ends: it may go on; 130 if it was cancelled or left; 141 \
                         if its reader closed the pipe: the job goes on; 1 and 2 also if it was not submitted."
 )]
 pub struct RunArgs {
@@ -135,10 +137,10 @@ pub(crate) async fn run_with(
         Err(e) if is_closed(&e) => return Err(e),
         Err(e) => {
             writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-            return Ok(Exit::Code(NO_CODE));
+            return Ok(Exit::Code(UNKNOWN));
         }
     }
-    let Some(job) = followed.jobs.first() else { return Ok(Exit::Code(NO_CODE)) };
+    let Some(job) = followed.jobs.first() else { return Ok(Exit::Code(UNKNOWN)) };
     let printed = match rest(context, &cluster, job, &mut stream, &mut heard).await {
         Err(e) if is_closed(&e) => return Err(e),
         // The job has ended, and its exit code stays what it is.
@@ -202,12 +204,15 @@ async fn follow(
                 }
                 Heard::Line(answer) if is_asked => {
                     is_asked = false;
-                    if is_yes(&answer) {
-                        let how = JobChange::cancel(cluster).await?;
-                        let cancelled = change_each(cluster, &[id], &how, &context.clock).next().await;
-                        cancelled.map_or(Ok(()), |(_, job)| job.map(drop))?;
-                    } else {
+                    if !is_yes(&answer) {
                         writeln!(context.err, "job {} goes on", short(id))?;
+                    } else if let Err(e) = cancel(context, cluster, id).await {
+                        writeln!(
+                            context.err,
+                            "job {} goes on, because it could not be cancelled: {}",
+                            short(id),
+                            show::error(&e)
+                        )?;
                     }
                 }
                 Heard::Line(_) => {}
@@ -215,6 +220,12 @@ async fn follow(
         }
     }
     Ok(true)
+}
+
+async fn cancel(context: &Context<'_>, cluster: &Cluster, id: JobId) -> anyhow::Result<()> {
+    let how = JobChange::cancel(cluster).await?;
+    let cancelled = change_each(cluster, &[id], &how, &context.clock).next().await;
+    cancelled.map_or(Ok(()), |(_, job)| job.map(drop))
 }
 
 /// Prints the rest of the output of an ended job: of one member what has not come yet, of several all. Ctrl-C ends only this.

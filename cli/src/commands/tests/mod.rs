@@ -99,6 +99,8 @@ struct Watched {
     reads: Arc<AtomicUsize>,
     /// The answer to the transaction with this number is lost. 0: none is.
     loses: AtomicUsize,
+    /// The next reads of several rows end so.
+    read_errors: Mutex<Vec<DbError>>,
 }
 
 impl Watched {
@@ -109,6 +111,7 @@ impl Watched {
             denies: None,
             reads: Arc::default(),
             loses: AtomicUsize::default(),
+            read_errors: Mutex::default(),
         }
     }
 
@@ -151,6 +154,8 @@ impl Db for Watched {
     }
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Row>, DbError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        let error = self.read_errors.lock().unwrap().pop();
+        error.map_or(Ok(()), Err)?;
         self.db.get_many(keys).await
     }
     async fn query(&self, query: &Query, from: Option<PageKey>) -> Result<Page, DbError> {

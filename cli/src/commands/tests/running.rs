@@ -115,6 +115,22 @@ async fn a_run_that_is_terminated_says_that_its_job_goes_on() {
     assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Queued);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_does_not_answer_is_not_the_end_of_a_job() {
+    let away = || DbError::Unreachable { operation: "BatchGetItem", detail: "no route".to_owned() };
+    let (code, message) = ("AccessDeniedException", "x is not authorized");
+    let denied = || DbError::Refused { operation: "BatchGetItem", code: code.to_owned(), message: message.to_owned() };
+    for (errors, exit) in [((0..60).map(|_| away()).collect(), 3), ((0..60).map(|_| denied()).collect(), 69)] {
+        let world = World::with_policy().await;
+        let mut person = world.clone();
+        let db = Watched { read_errors: Mutex::new(errors), ..Watched::new(world.cluster.dynamo.clone()) };
+        person.cluster.store = Store::new(Arc::new(db));
+        let said =
+            ran(&person, &["run", "--", "work"], Vec::new(), end_as(&world, EndCause::Exited { code: 3 }, "")).await;
+        assert_eq!(said.result.unwrap(), Exit::Code(exit), "{}", said.err);
+    }
+}
+
 #[tokio::test]
 async fn an_input_is_passed_on_with_the_job_or_refused() {
     let world = World::with_policy().await;
