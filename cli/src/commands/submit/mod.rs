@@ -203,8 +203,8 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "ARRAY", requires = "elements")]
     after_each: Option<String>,
     /// Run this many elements of the array in one alloc, one after the other, and not each as a job of its own: for commands that
-    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element. A pack keeps no
-    /// files (--out), and has no image
+    /// take seconds or less. Each element has its own output, exit code and retries, and --timeout is that of an element. All of
+    /// them have one work directory and its --scratch: what one leaves there, the next finds. A pack keeps no files (--out), and has no image
     #[arg(long, value_name = "N", requires = "elements", conflicts_with = "file", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACK)))]
     pack: Option<u32>,
     /// How many elements of a pack run at the same time: they share what the job needs
