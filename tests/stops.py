@@ -17,7 +17,7 @@ from local_stack import Local, check, wait_until
 IMAGE = "localhost/nodekeeper-stops:1"
 # A program that saves its work when it is asked to stop, and the script that people write around it. The program writes before it saves.
 PROGRAM = """trap 'echo saving; sleep 3; echo goes on; echo step 42 > kept/ckpt; echo saved; exit 0' TERM USR1
-echo training
+echo training $(cat kept/ckpt 2>/dev/null)
 while :; do sleep 0.2; done
 """
 SCRIPT = "set -e\nsh program.sh 2>&1 | tee log\necho finished\n"
@@ -107,6 +107,10 @@ def saved(local, cases):
         wait_until(f"{' '.join(case)}: it ends", lambda case=case: alloc(case)["client"] in ("complete", "failed", "lost"))
         printed = local.run("logs", alloc(case)["alloc_id"]).stdout
         check(f"{' '.join(case)}: it has saved its work", "saved" in printed and "finished" not in printed, printed)
+    for way, kind in (case for case in cases if case[0] == "drain"):
+        after = lambda way=way, kind=kind: [local.run("logs", a["alloc_id"]).stdout for a in job((way, kind))["all_allocs"][1:]]
+        wait_until(f"{way} {kind}: the next try begins", lambda after=after: any("training" in said for said in after()))
+        check(f"{way} {kind}: it begins with what was saved", any("training step 42" in said for said in after()), after())
     for case in cases:
         to = pathlib.Path("-".join(case).replace(" ", "-"))
         got = local.run("fetch", job(case)["job_id"], ".", str(to))

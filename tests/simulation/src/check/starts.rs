@@ -6,7 +6,7 @@ use crate::database::Model;
 use aws_sdk_dynamodb::types::AttributeValue;
 use model::wire::AllocOrder;
 use model::{AllocId, NodeId};
-use store::{alloc_key, job_key};
+use store::{Item, alloc_key, job_key};
 
 impl Check {
     /// Called when the process of an alloc starts.
@@ -89,7 +89,9 @@ impl Check {
                     continue;
                 }
                 let row = model.get(&alloc_key(other)).cloned();
-                let given_up = row.as_deref().is_none_or(|r| !is_wanted(r)) && other != id;
+                // What is told to stop still saves its work.
+                let stops = |r: &Item| text(r, "desired") == Some("stop") && !is_final(r);
+                let given_up = row.as_deref().is_none_or(|r| !is_wanted(r) && !stops(r)) && other != id;
                 let mine = model.get(&alloc_key(id)).cloned();
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
                 // If one alloc is on two nodes, a restore has forgotten its first placement, however long ago. The
