@@ -1,7 +1,6 @@
 //! The environment variables of a function: read once, in `main.rs`, and checked as a whole.
 //!
-//! Guarantees: a missing or wrong variable gives a clear message with its name and what is allowed; all
-//! mistakes are reported at once.
+//! Guarantees: a missing or wrong variable gives a clear message with its name and what is allowed.
 //! Does not: read the environment of the process itself; its caller passes a lookup function.
 
 use crate::http::NodeCredentials;
@@ -30,87 +29,59 @@ pub struct FunctionEnvironment {
     pub grant_url: Option<String>,
 }
 
-/// Everything that is wrong with the environment.
+/// The first thing that is wrong with the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("; "))]
-pub struct BadEnvironment(pub Vec<String>);
+#[error("{0}")]
+pub struct BadEnvironment(pub String);
 
 impl FunctionEnvironment {
     /// Reads the variables through `lookup`. An empty variable counts as not set.
     pub fn read(needs: FunctionNeeds, lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadEnvironment> {
-        let mut variables = EnvironmentVariables { lookup, needs, wrong: Vec::new() };
-        let cluster = variables.cluster();
-        let credentials = variables.credentials();
-        let heartbeat_url = variables.url("NODEKEEPER_HEARTBEAT_URL");
-        let sweep_url = variables.url("NODEKEEPER_SWEEP_URL");
-        let grant_url = variables.value("NODEKEEPER_GRANT_URL").map(|_| variables.url("NODEKEEPER_GRANT_URL"));
-        match cluster {
-            Some(cluster) if variables.wrong.is_empty() => {
-                Ok(Self { cluster, credentials, heartbeat_url, sweep_url, grant_url })
-            }
-            _ => Err(BadEnvironment(variables.wrong)),
-        }
-    }
-}
-
-/// Reads one variable after the other and collects the mistakes. For a wrong variable it returns a value that is
-/// never used, because a single mistake is enough to refuse the whole environment.
-struct EnvironmentVariables<L> {
-    lookup: L,
-    needs: FunctionNeeds,
-    wrong: Vec<String>,
-}
-
-impl<L: Fn(&str) -> Option<String>> EnvironmentVariables<L> {
-    fn value(&self, name: &str) -> Option<String> {
-        (self.lookup)(name).filter(|v| !v.is_empty())
-    }
-
-    fn cluster(&mut self) -> Option<ClusterName> {
-        let wrong = match self.value("NODEKEEPER_CLUSTER").map(|c| c.parse::<ClusterName>()) {
-            Some(Ok(cluster)) => return Some(cluster),
-            Some(Err(e)) => format!("NODEKEEPER_CLUSTER is wrong: {e}"),
-            None => "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".to_owned(),
-        };
-        self.wrong.push(wrong);
-        None
-    }
-
-    fn credentials(&mut self) -> NodeCredentials {
-        let (role, key) = (self.value("NODEKEEPER_NODE_ROLE"), self.value("NODEKEEPER_NODE_KEY"));
-        let read = match (role, key) {
-            (None, None) if !self.needs.nodes => Ok(NodeCredentials::Nobody),
-            (Some(arn), None) => {
-                arn.parse().map(NodeCredentials::Iam).map_err(|e| format!("NODEKEEPER_NODE_ROLE is wrong: {e}"))
-            }
-            (None, Some(key)) => {
-                key.parse().map(NodeCredentials::Token).map_err(|e| format!("NODEKEEPER_NODE_KEY is wrong: {e}"))
-            }
-            (None, None) => Err("NODEKEEPER_NODE_ROLE is not set: only this role's instances are nodes (in a local \
-                                 system, NODEKEEPER_NODE_KEY makes the nodes' tokens)"
-                .to_owned()),
-            (Some(_), Some(_)) => Err("NODEKEEPER_NODE_ROLE and NODEKEEPER_NODE_KEY are both set: nodes either sign \
-                                       their requests or have tokens"
-                .to_owned()),
-        };
-        read.unwrap_or_else(|wrong| {
-            self.wrong.push(wrong);
-            NodeCredentials::Nobody
+        let value = |name: &str| lookup(name).filter(|v| !v.is_empty());
+        let url = |name: &str| url(name, value(name), needs).map_err(BadEnvironment);
+        let cluster = value("NODEKEEPER_CLUSTER").ok_or_else(|| {
+            BadEnvironment(
+                "NODEKEEPER_CLUSTER is not set: it names the deployment, its tables and its instances".to_owned(),
+            )
+        })?;
+        let wrong = |e| BadEnvironment(format!("NODEKEEPER_CLUSTER is wrong: {e}"));
+        let (role, key) = (value("NODEKEEPER_NODE_ROLE"), value("NODEKEEPER_NODE_KEY"));
+        Ok(Self {
+            cluster: cluster.parse().map_err(wrong)?,
+            credentials: credentials(role, key, needs).map_err(BadEnvironment)?,
+            heartbeat_url: url("NODEKEEPER_HEARTBEAT_URL")?,
+            sweep_url: url("NODEKEEPER_SWEEP_URL")?,
+            grant_url: value("NODEKEEPER_GRANT_URL").map(|_| url("NODEKEEPER_GRANT_URL")).transpose()?,
         })
     }
+}
 
-    fn url(&mut self, name: &str) -> String {
-        let url = self.value(name);
-        match &url {
-            Some(url) if !url.starts_with("http://") && !url.starts_with("https://") => {
-                self.wrong.push(format!("{name} is {url:?}: it must begin with https:// or http://"));
-            }
-            None if self.needs.urls => {
-                self.wrong.push(format!("{name} is not set: a node gets it when it is launched"))
-            }
-            Some(_) | None => {}
+fn credentials(role: Option<String>, key: Option<String>, needs: FunctionNeeds) -> Result<NodeCredentials, String> {
+    match (role, key) {
+        (None, None) if !needs.nodes => Ok(NodeCredentials::Nobody),
+        (Some(arn), None) => {
+            arn.parse().map(NodeCredentials::Iam).map_err(|e| format!("NODEKEEPER_NODE_ROLE is wrong: {e}"))
         }
-        url.unwrap_or_default().trim_end_matches('/').to_owned()
+        (None, Some(key)) => {
+            key.parse().map(NodeCredentials::Token).map_err(|e| format!("NODEKEEPER_NODE_KEY is wrong: {e}"))
+        }
+        (None, None) => Err("NODEKEEPER_NODE_ROLE is not set: only this role's instances are nodes (in a local \
+                             system, NODEKEEPER_NODE_KEY makes the nodes' tokens)"
+            .to_owned()),
+        (Some(_), Some(_)) => Err("NODEKEEPER_NODE_ROLE and NODEKEEPER_NODE_KEY are both set: nodes either sign \
+                                   their requests or have tokens"
+            .to_owned()),
+    }
+}
+
+fn url(name: &str, url: Option<String>, needs: FunctionNeeds) -> Result<String, String> {
+    match url {
+        Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
+            Ok(url.trim_end_matches('/').to_owned())
+        }
+        Some(url) => Err(format!("{name} is {url:?}: it must begin with https:// or http://")),
+        None if needs.urls => Err(format!("{name} is not set: a node gets it when it is launched")),
+        None => Ok(String::new()),
     }
 }
 
@@ -126,11 +97,29 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_reported_at_once() {
-        let bad =
-            [("NODEKEEPER_CLUSTER", "no spaces"), ("NODEKEEPER_NODE_KEY", "0f"), ("NODEKEEPER_SWEEP_URL", "ftp://x")];
-        let BadEnvironment(wrong) = read(ALL, &bad).unwrap_err();
-        assert_eq!(wrong.len(), 4, "{wrong:#?}");
+    fn a_wrong_or_missing_variable_is_named() {
+        let digits = "0f".repeat(32);
+        let good = [
+            ("NODEKEEPER_CLUSTER", "c"),
+            ("NODEKEEPER_NODE_KEY", digits.as_str()),
+            ("NODEKEEPER_HEARTBEAT_URL", "https://h/"),
+            ("NODEKEEPER_SWEEP_URL", "http://s"),
+        ];
+        let env = read(ALL, &good).unwrap();
+        assert_eq!(
+            (env.heartbeat_url.as_str(), env.sweep_url.as_str(), env.grant_url),
+            ("https://h", "http://s", None)
+        );
+        for (n, wrong) in ["no spaces", "0f", "ftp://x", "s"].into_iter().enumerate() {
+            let name = good[n].0;
+            for (value, says) in [(wrong, format!("{name} is ")), ("", "is not set".to_owned())] {
+                let mut bad = good;
+                bad[n].1 = value;
+                let BadEnvironment(wrong) = read(ALL, &bad).unwrap_err();
+                assert!(wrong.contains(&says), "{wrong}");
+            }
+        }
+        assert!(read(ALL, &[&good[..], &[("NODEKEEPER_GRANT_URL", "g")]].concat()).is_err());
     }
 
     #[test]
@@ -150,8 +139,8 @@ mod tests {
             (&[("NODEKEEPER_NODE_KEY", "short")], "NODEKEEPER_NODE_KEY is wrong"),
         ] {
             let BadEnvironment(wrong) = with(variables).unwrap_err();
-            assert!(wrong.len() == 1 && wrong[0].contains(what), "{wrong:#?}");
-            assert!(!wrong[0].contains("short") && !wrong[0].contains(&digits), "a key is never printed");
+            assert!(wrong.contains(what), "{wrong}");
+            assert!(!wrong.contains("short") && !wrong.contains(&digits), "a key is never printed");
         }
     }
 
