@@ -7,7 +7,7 @@
 use super::present::Snapshot;
 use crate::console::show::counted;
 use model::handle::STUCK_AFTER;
-use model::{Handle, JobSummary, NodeRecord, Subject, Usd, functions};
+use model::{Handle, JobSummary, NodeRecord, Subject, Usd};
 use runtime::observation::ObserveError;
 use runtime::signs::{self, Facts};
 pub(crate) use runtime::signs::{Raised as Check, SignLevel};
@@ -39,10 +39,7 @@ impl Status {
     pub(crate) async fn of(store: &Store, present: &Snapshot) -> Result<Self, DbError> {
         let Snapshot { now, control, nodes, jobs, next, .. } = present;
         let now = *now;
-        let mut events = store.history(&Subject::Cluster.to_string(), EVENTS).await?;
-        for (function, _) in functions::scheduled() {
-            events.extend(store.history(&Subject::Function(function.name.to_owned()).to_string(), EVENTS).await?);
-        }
+        let events = store.history(&Subject::Cluster.to_string(), EVENTS).await?;
         // A run looks at a stuck handle at least once in this time, so it is among the due handles.
         let handles = store.handles_due(now + STUCK_AFTER).await?;
         let stuck: Vec<Handle> = handles.rows.into_iter().filter(|handle| handle.is_stuck(now)).collect();

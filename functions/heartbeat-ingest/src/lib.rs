@@ -18,7 +18,6 @@ use model::{ActionName, ClusterName, Contact, ControlKey, Event, Life, Policy, S
 use runtime::env::FunctionNeeds;
 use runtime::http::{Admitted, HttpError, NodeAdmission, NodeCredentials, answer, policy_now};
 use runtime::lambda::{self, Handler, Lambda, Parts, Reply};
-use runtime::watchdog;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -168,23 +167,7 @@ impl Ingest {
         let in_use = control.runs.get(POLL_AND_SCALE.name).and_then(|r| r.in_use).unwrap_or(0);
         let cached = Arc::new(CachedPolicy { policy, version, in_use });
         *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Arc::clone(&cached)));
-        self.watch(&cached, now).await;
         Ok(cached)
-    }
-
-    /// Checks whether the other functions succeed, as often as the policy is read.
-    async fn watch(&self, cached: &CachedPolicy, now: Time) {
-        let control = match self.store.runs().await {
-            Ok(control) => control,
-            Err(error) => return tracing::warn!(%error, "the runs of the other functions could not be read"),
-        };
-        let keep = cached.policy.history.keep_events();
-        for (subject, reason) in watchdog::overdue(&control, &cached.policy, 0, HEARTBEAT_INGEST, now) {
-            let (key, text) = (reason.key(), reason.to_string());
-            tracing::warn!(%subject, "{text}");
-            let event = Event::once_in(watchdog::ONCE, &subject, ActionName::Warn, (&key, &text), now, keep);
-            self.store.record_event(&event).await;
-        }
     }
 
     pub(crate) fn beat<'a>(&self, cached: &'a CachedPolicy, now: Time) -> Beat<'a> {

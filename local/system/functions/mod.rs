@@ -204,7 +204,7 @@ impl Running {
     /// runs several times at once. poll-and-scale may run three times at once: one run works, one waits for its turn, and one takes
     /// events and finds that another run waits.
     fn new(function: &'static str, made: FunctionInstance, log: (Dispatch, Arc<File>), clock: WallClock) -> Self {
-        let known = model::functions::named(function);
+        let known = FUNCTIONS.iter().find(|known| known.name == function);
         let at_once = match function {
             _ if known.is_some_and(|f| !f.routes.is_empty()) => 4,
             name if name == POLL_AND_SCALE.name => 3,
@@ -321,7 +321,7 @@ mod tests {
         all.sort_unstable();
         assert_eq!(here.to_vec(), all);
         for (name, period) in periods(2) {
-            let in_aws = model::functions::named(name).unwrap().period.unwrap();
+            let in_aws = FUNCTIONS.iter().find(|function| function.name == name).unwrap().period.unwrap();
             assert_eq!(period.as_ms() * 30, in_aws.as_ms(), "{name}");
         }
         assert_eq!(periods(60).len(), FUNCTIONS.iter().filter(|f| f.period.is_some()).count());

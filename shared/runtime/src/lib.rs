@@ -10,7 +10,7 @@
 //! | [`instances`] | what actions of several functions do with instances |
 //! | [`clock`], [`record_locks`], [`answer`], [`metrics`] | its parts |
 //! | [`signs`] | the one list of what is not well, for `status`, the page and the alarms |
-//! | [`watchdog`] | records failed runs, and looks whether the other functions succeed |
+//! | [`watchdog`] | records failed runs, and says how long a function may be without a success |
 //! | [`http`], [`rate`] | what all requests of nodes have in common |
 //! | [`mod@env`], [`lambda`], `trust` | the environment, the start and the Lambda loop, and whose certificates a function believes |
 //!

@@ -14,7 +14,7 @@ use crate::write::{Cond, Effect, Item, Key, Write};
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::{join_all, try_join_all};
 use model::control::{Entry, EntryRow, RunRow};
-use model::functions::{self, POLL_AND_SCALE};
+use model::functions::POLL_AND_SCALE;
 use model::ids::Ulid;
 use model::wire::{Heartbeat, NodeHealth, ReportCounter};
 use model::{
@@ -246,13 +246,6 @@ impl Store {
     /// The policy's row and the row of poll-and-scale's last run: all that heartbeat-ingest needs.
     pub async fn ingest_control(&self) -> Result<Control, DbError> {
         let keys = [control_key(&ControlKey::Policy), control_key(&ControlKey::Run(POLL_AND_SCALE.name.to_owned()))];
-        Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
-    }
-
-    /// The rows of the last runs of all scheduled functions.
-    pub async fn runs(&self) -> Result<Control, DbError> {
-        let key = |function: &functions::Function| control_key(&ControlKey::Run(function.name.to_owned()));
-        let keys: Vec<Key> = functions::scheduled().map(|(function, _)| key(function)).collect();
         Ok(Control::from_rows(self.get_each(keys).await?.iter().map(|row| to_json(row))))
     }
 

@@ -51,37 +51,31 @@ async fn at_work() -> World {
 }
 
 impl World {
-    /// Runs a function once. For heartbeat-ingest, the nodes do a round.
-    async fn run(&mut self, function: Function) -> Result<(), String> {
+    /// Runs a function once. For heartbeat-ingest, the nodes do a round. Returns the signs that its alarm tells.
+    async fn run(&mut self, function: Function) -> Result<Vec<&'static str>, String> {
         let (input, clock, now) = (json!({}), self.clock(), self.now());
         let outcome = match function {
             POLL_AND_SCALE => {
                 let run = poll_and_scale::tick(&self.store, &*self.cloud, &self.settings, &input, clock).await;
-                run.map(drop).map_err(|e| e.to_string())
+                run.map(|run| run.wrong).map_err(|e| e.to_string())
             }
             CLEAN_STALE_RECORDS => {
                 let run = clean_stale_records::tick(&self.store, &*self.cloud, &input, clock).await;
-                run.map(drop).map_err(|e| e.to_string())
+                run.map(|run| run.wrong).map_err(|e| e.to_string())
             }
             SWEEP_DISPATCH => {
-                sweep_dispatch::tick(&self.store, &input, clock).await.map(drop).map_err(|e| e.to_string())
+                let run = sweep_dispatch::tick(&self.store, &input, clock).await;
+                run.map(|run| run.wrong).map_err(|e| e.to_string())
             }
             _ => {
                 for node in self.nodes.values_mut() {
                     node.live(&self.ingest, &self.sweep, &self.switch, now, clock).await;
                 }
-                Ok(())
+                Ok(Vec::new())
             }
         };
         self.not_before(clock);
         outcome
-    }
-
-    /// The events about a function, oldest first.
-    async fn told(&self, function: Function) -> Vec<String> {
-        let mut events = self.look.history(&format!("function#{}", function.name), 100).await.unwrap();
-        events.reverse();
-        events.into_iter().map(|event| event.reason).collect()
     }
 
     /// The line of `status` about a function.
@@ -93,38 +87,6 @@ impl World {
 }
 
 const ALL: [Function; 4] = [POLL_AND_SCALE, CLEAN_STALE_RECORDS, SWEEP_DISPATCH, HEARTBEAT_INGEST];
-
-/// Only one function still runs. It writes an event about each of the three others, once in an hour.
-#[tokio::test]
-async fn every_function_tells_of_the_silence_of_every_other() {
-    for watcher in ALL {
-        let mut world = at_work().await;
-        for silent in ALL {
-            assert_eq!(world.told(silent).await, Vec::<String>::new());
-        }
-        let from = world.now();
-        while world.now().since(from) < model::time::Span::from_s(1600) {
-            world.pass(60);
-            world.run(watcher).await.unwrap();
-        }
-        for silent in ALL.into_iter().filter(|f| *f != watcher) {
-            let told = world.told(silent).await;
-            // The test may cross the end of an hour, and then there are two events.
-            assert!((1..=2).contains(&told.len()), "{} of {}: {told:?}", watcher.name, silent.name);
-            // poll-and-scale has shut down the silent node meanwhile, so its heartbeats are not missed any more.
-            let is_missed = watcher != POLL_AND_SCALE || silent != HEARTBEAT_INGEST;
-            assert_eq!(world.status_of(silent).await.starts_with("WRONG"), is_missed, "{}", silent.name);
-        }
-        assert_eq!(world.told(watcher).await, Vec::<String>::new());
-        for function in ALL {
-            world.run(function).await.unwrap();
-        }
-        for function in ALL {
-            let line = world.status_of(function).await;
-            assert!(line.starts_with("ok"), "{} works again, and {} watched: {line}", function.name, watcher.name);
-        }
-    }
-}
 
 /// EC2 does not answer. The functions that need it fail, and say so until it answers again.
 #[tokio::test]
@@ -214,7 +176,7 @@ struct Way {
     stopped: &'static [Function],
     cloud: fn(Arc<dyn Cloud>) -> Arc<dyn Cloud>,
     tables_away: bool,
-    /// The most minutes until an event says so. `None` if no function is left to write one.
+    /// The most minutes until the alarm of a run says so. `None` if no run is left.
     told_within: Option<u32>,
     /// The most minutes until `status` says that something is wrong.
     wrong_within: Option<u32>,
@@ -308,7 +270,6 @@ const WAYS: &[Way] = &[
 async fn each_way_to_stand_still_is_noticed_and_ends() {
     for way in WAYS {
         let mut world = at_work().await;
-        let before = world.look.events().await.unwrap().len();
         let alive = Arc::clone(&world.cloud);
         world.cloud = (way.cloud)(Arc::clone(&alive));
         world.switch.take_tables_away(way.tables_away);
@@ -319,15 +280,12 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
             && ((wrong.is_none() && way.wrong_within.is_some()) || (told.is_none() && way.told_within.is_some()))
         {
             minute += 1;
-            let failed = world.minute(minute, way.stopped).await;
+            let (failed, signs) = world.minute(minute, way.stopped).await;
             // Lambda counts these failures, and an alarm watches the count.
             let scheduled = ALL.iter().filter(|function| is_due(function, minute)).count();
             assert!(!way.tables_away || failed == scheduled, "{}: {failed} of {scheduled} runs failed", way.name);
-            let events = world.look.events().await.unwrap();
-            let is_news = |e: &&model::events::Event| ["warn", "hold_back"].contains(&e.action.as_str());
-            let news = events.iter().filter(is_news).map(|e| format!("{}: {}", e.subject, e.reason)).next_back();
-            if events.len() > before && news.is_some() && told.is_none() {
-                told = news.map(|news| (minute, news));
+            if !signs.is_empty() && told.is_none() {
+                told = Some((minute, signs));
             }
             let out = world.operate(&["status"]).await;
             if wrong.is_none() && out.contains("not all is well") {
@@ -347,7 +305,7 @@ async fn each_way_to_stand_still_is_noticed_and_ends() {
         }
         println!("| {} | {told:?} | {wrong:?} | {over} |", way.name);
         match way.told_within {
-            Some(most) => assert!(told.is_some_and(|(minute, _)| minute <= most), "{}: no event", way.name),
+            Some(most) => assert!(told.is_some_and(|(minute, _)| minute <= most), "{}: no alarm", way.name),
             None => assert_eq!(told, None),
         }
         match way.wrong_within {
@@ -368,16 +326,19 @@ fn is_due(function: &Function, minute: u32) -> bool {
 
 impl World {
     /// Passes one minute: every function but `stopped` runs on its schedule, and the nodes do a round. Returns the
-    /// number of failed runs.
-    async fn minute(&mut self, minute: u32, stopped: &[Function]) -> usize {
+    /// number of failed runs, and the signs that the others tell.
+    async fn minute(&mut self, minute: u32, stopped: &[Function]) -> (usize, Vec<&'static str>) {
         self.pass(60);
         self.machines();
-        let mut failed = 0;
+        let (mut failed, mut signs) = (0, Vec::new());
         for function in ALL.into_iter().filter(|function| !stopped.contains(function)) {
             if function.period.is_none() || is_due(&function, minute) {
-                failed += usize::from(self.run(function).await.is_err());
+                match self.run(function).await {
+                    Ok(told) => signs.extend(told),
+                    Err(_) => failed += 1,
+                }
             }
         }
-        failed
+        (failed, signs)
     }
 }

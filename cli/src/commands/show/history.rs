@@ -10,13 +10,11 @@ use crate::console::{Cluster, Context, UsageError};
 use crate::view::find::{Finder, NoSuch};
 use crate::view::story::{self, Happening};
 use clap::Args;
-use model::functions::{self, FUNCTIONS};
 use model::{NodeId, Subject, Time};
 
 #[derive(Args, Clone, Debug)]
 pub struct HistoryArgs {
-    /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, a function by its name, or
-    /// `cluster`
+    /// A slot, node, job or alloc by its number, its id or a part of it, a job by its name, or `cluster`
     subject: String,
     /// The most events to show, the newest ones [default: 50; for a job or an alloc 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=1000))]
@@ -34,16 +32,13 @@ pub(crate) fn subject(text: &str) -> Result<Subject, UsageError> {
         ("slot", slot.map(Subject::Slot)),
         ("job", name.parse().ok().map(Subject::Job)),
         ("alloc", name.parse().ok().map(Subject::Alloc)),
-        ("function", functions::named(name).map(|_| Subject::Function(name.to_owned()))),
     ];
     let mut found = by_kind.into_iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
     let found = found.find_map(|(_, subject)| subject).or_else(|| (text == "cluster").then_some(Subject::Cluster));
     found.ok_or_else(|| {
         let given: String = show::one_line(text).chars().take(80).collect();
-        let functions: Vec<&str> = FUNCTIONS.iter().map(|f| f.name).collect();
-        let functions = functions.join(", ");
         UsageError(format!(
-            "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, cluster, or one of {functions}"
+            "{given} is not a subject: give a slot, the id of a node, job or alloc or a part of it, the name of a job, or cluster"
         ))
     })
 }
@@ -103,13 +98,11 @@ mod tests {
             (job, format!("job#{job}")),
             ("job#01JD0000000000000000000000", format!("job#{job}")),
             ("01JD0000000000000000000000.0.1", format!("alloc#{job}.0.1")),
-            ("sweep-dispatch", "function#sweep-dispatch".to_owned()),
-            ("function#sweep-dispatch", "function#sweep-dispatch".to_owned()),
             ("cluster", "cluster".to_owned()),
         ] {
             assert_eq!(subject(said).unwrap().to_string(), meant, "{said}");
         }
-        for bad in ["", "slot#x", "job#7", "sweep", "100000", "x#cluster"] {
+        for bad in ["", "slot#x", "job#7", "sweep", "100000", "x#cluster", "sweep-dispatch"] {
             assert!(subject(bad).is_err(), "{bad}");
         }
     }

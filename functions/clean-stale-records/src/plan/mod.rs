@@ -1,4 +1,4 @@
-//! The decision of clean-stale-records: stale records, orphans, old entries and overdue functions. Pure.
+//! The decision of clean-stale-records: stale records, orphans and old entries. Pure.
 //!
 //! Guarantees: a record whose instance EC2 lists as live is never cleaned; a record whose instance is
 //! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
@@ -14,7 +14,7 @@ use model::{
     Span, Subject, Time,
 };
 use runtime::observation::{Observation, OpenLaunches};
-use runtime::{validation, watchdog};
+use runtime::validation;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use store::Table;
 
@@ -42,7 +42,6 @@ pub fn plan(seen: &Observation, now: Time) -> CleaningPlan {
     validation::warn(&mut plan, &seen.quarantined, Table::Jobs, CleaningAction::Warn);
     over(seen, now, &mut plan);
     read_offers(seen, now, &mut plan);
-    watchdog::warn(&mut plan, seen, CLEAN_STALE_RECORDS, now, CleaningAction::Warn);
     plan
 }
 

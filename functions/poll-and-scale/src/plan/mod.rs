@@ -30,10 +30,8 @@ pub use actions::{Action, FleetPlan, Note, PlannedAction, ShutdownBasis};
 pub(crate) use liveness::window_over;
 pub(crate) use sizes::every_offering;
 
-use model::functions::POLL_AND_SCALE;
 use model::{EventPolicy, Reason, Time};
 use runtime::observation::Observation;
-use runtime::watchdog;
 use view::View;
 
 /// Makes the plan. `now` is the time of the decision.
@@ -45,7 +43,6 @@ pub fn plan(seen: &Observation, now: Time) -> FleetPlan {
         plan.explained.rows.push((row.subject.clone(), reason.clone()));
         plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Quiet);
     }
-    watchdog::warn(&mut plan, seen, POLL_AND_SCALE, now, Action::Warn);
     failure_detector::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);
     leases::plan(&mut view, &mut plan);

@@ -5,11 +5,10 @@
 //! Does not: contain the rule for one handle (`model::handle` does), or apply reports (`report` does).
 
 use crate::actions::SweepAction;
-use model::functions::SWEEP_DISPATCH;
 use model::handle::{Due, NodeFact, cache_name};
 use model::{Handle, NodeId, NodeRecord, NodeState, Slot, Span, Time};
 use runtime::observation::Observation;
-use runtime::{validation, watchdog};
+use runtime::validation;
 use std::collections::BTreeMap;
 use store::Table;
 
@@ -23,7 +22,6 @@ pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
     let mut plan = SweepPlan::default();
     // Only this function reads handles; the others warn of all other rows.
     validation::warn(&mut plan, &seen.quarantined, Table::Handles, SweepAction::Warn);
-    watchdog::warn(&mut plan, seen, SWEEP_DISPATCH, now, SweepAction::Warn);
     // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known).cloned() {

@@ -1,6 +1,6 @@
 //! The table of functions: name, schedule, routes and purpose of each.
 //!
-//! Guarantees: the watchdog, `status`, the local stack, the page and the template check all read this
+//! Guarantees: the signs, `status`, the local stack, the page and the template check all read this
 //! table. A new function needs a folder, a block in the template and a row here.
 //! Does not: say what a function decides; each function's own crate does.
 
@@ -31,7 +31,7 @@ pub const CLEAN_STALE_RECORDS: Function = Function {
     name: "clean-stale-records",
     period: Some(Span::from_s(300)),
     routes: &[],
-    purpose: "cleans node records without a node, terminates orphaned instances, watches the other functions",
+    purpose: "cleans node records without a node, terminates orphaned instances",
 };
 
 pub const HEARTBEAT_INGEST: Function = Function {
@@ -57,10 +57,6 @@ pub const GRANT_CREDENTIALS: Function = Function {
 
 pub const FUNCTIONS: &[Function] =
     &[POLL_AND_SCALE, CLEAN_STALE_RECORDS, HEARTBEAT_INGEST, SWEEP_DISPATCH, GRANT_CREDENTIALS];
-
-pub fn named(name: &str) -> Option<&'static Function> {
-    FUNCTIONS.iter().find(|f| f.name == name)
-}
 
 /// The functions that run on a schedule, with their periods.
 pub fn scheduled() -> impl Iterator<Item = (&'static Function, Span)> {

@@ -14,8 +14,8 @@ pub mod totals;
 
 pub use demand_set::WantedSet;
 pub use entries::{
-    AnnouncedRow, Announcements, BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandNeed, DemandSet, DemandTerms,
-    Document, Entry, EntryRow, FailedStarts, IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, ListReport,
+    AnnouncedRow, Announcements, BrakeEntry, BrakePart, BrakeState, CatalogueRow, DemandSet, DemandTerms, Document,
+    Entry, EntryRow, FailedStarts, IngestNote, IngestSummary, LaunchWait, LimitChange, ListPlace, ListReport,
     PolicyRow, PollTurn, ReadPlace, Release, RunNote, RunRow, RunTurn,
 };
 pub use key::ControlKey;
@@ -84,11 +84,6 @@ impl RunRow {
             failing_since_at: row.failing_since_at.or(Some(started_at)),
             ..row.entry.clone()
         })
-    }
-
-    /// Since when no run has succeeded; `None` if nothing is known of any run.
-    pub fn quiet_since(&self) -> Option<Time> {
-        self.last_success_at.or(self.failing_since_at)
     }
 }
 

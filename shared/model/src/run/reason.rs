@@ -212,10 +212,6 @@ reasons! {
     ManyOrphans "many_orphans" { orphans: usize, shown: String } = "{orphans} orphaned instances at once ({shown}…)";
     /// No record claims an instance.
     Orphan "orphan" { instance_id: String, owner: String } = "{instance_id} was launched for {owner}, and no record claims it";
-    Overdue "overdue" { function: String, quiet: Span, period: Span, why: String } = "{function} has not succeeded for {quiet}; it should run every {period}{why}";
-    /// A function does nothing of what it should: everything fails, or is left to the next run.
-    NothingDone "nothing_done" { function: String, since: Span, failed: u64, left: u64 } = "{function} has done nothing of what it should for {since}: {failed} actions failed and {left} were left in its last run";
-    NoHeartbeats "no_heartbeats" { quiet: Span, nodes: usize } = "heartbeat-ingest has accepted no heartbeat for {quiet}, and {nodes} nodes are in use";
 
     // Handles
 

@@ -47,7 +47,6 @@ pub enum Subject {
     Slot(crate::ids::Slot),
     Job(crate::ids::JobId),
     Alloc(crate::ids::AllocId),
-    Function(String),
     /// The whole fleet.
     Cluster,
 }
@@ -58,7 +57,6 @@ impl fmt::Display for Subject {
             Self::Slot(slot) => write!(f, "slot#{slot}"),
             Self::Job(job) => write!(f, "job#{job}"),
             Self::Alloc(alloc) => write!(f, "alloc#{alloc}"),
-            Self::Function(name) => write!(f, "function#{name}"),
             Self::Cluster => f.write_str("cluster"),
         }
     }

@@ -137,19 +137,7 @@ pub const SIGNS: &[Sign] = &[
 
 /// The findings of all signs.
 pub fn judge(facts: &Facts<'_>) -> Vec<Raised> {
-    let mut raised: Vec<Raised> = Vec::new();
-    for sign in SIGNS {
-        for one in (sign.raise)(facts) {
-            // A warning about something that is wrong already says nothing new.
-            let subject = one.what.strip_prefix("function#").unwrap_or(&one.what);
-            let is_known = sign.name == "warning"
-                && raised.iter().any(|r| (r.what == one.what || r.what == subject) && r.level == SignLevel::Wrong);
-            if !is_known {
-                raised.push(one);
-            }
-        }
-    }
-    raised
+    SIGNS.iter().flat_map(|sign| (sign.raise)(facts)).collect()
 }
 
 /// The signs that a run of this function tells and that are wrong, judged by what the run has read.

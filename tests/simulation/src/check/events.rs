@@ -9,13 +9,11 @@ use crate::caller::{Caller, Change as Told, Kind};
 use crate::core::lock;
 use crate::database::{Change, Model};
 use model::events::ONCE_PREFIX;
-use model::{AllocId, Span, Time, functions};
+use model::functions::{self, CLEAN_STALE_RECORDS, SWEEP_DISPATCH};
+use model::{AllocId, Span};
 use runtime::answer::{ActionOutcome, RunAnswer};
 use std::collections::BTreeSet;
 use store::{Item, Table, control_key};
-
-/// Within this time, only one event tells of an overdue function.
-const ONCE: Span = Span::from_s(3600);
 
 /// A word, and the actions of which one needs an event when an attribute changes to the word.
 type Rule = (&'static str, &'static [&'static str]);
@@ -65,7 +63,7 @@ impl Check {
 
     /// An event names its subject, what was done and why, and it expires.
     fn invariant_an_event_says_why(&self, caller: &Caller, event: &Item) {
-        let known = ["slot#", "job#", "alloc#", "function#"];
+        let known = ["slot#", "job#", "alloc#"];
         let subject = text(event, "subject").unwrap_or_default();
         let right = (subject == "cluster" || known.iter().any(|kind| subject.starts_with(kind)))
             && ["id", "action", "reason"].iter().all(|name| text(event, name).is_some_and(|said| !said.is_empty()))
@@ -207,8 +205,8 @@ impl Check {
         }
     }
 
-    /// A run that came to its end has noted in its row that it ran. And if another function was overdue when it began, an
-    /// event of the last hour says so.
+    /// A run that came to its end has noted in its row that it ran. And if another function was overdue when it began, the
+    /// alarms of the run that tells it say so.
     pub fn invariant_what_stands_still_is_told(
         &self,
         model: &Model,
@@ -238,7 +236,10 @@ impl Check {
                 continue;
             }
             self.core.count("a function was overdue");
-            if !is_told(model, &format!("function#{}", other.name), caller.began()) {
+            // sweep-dispatch tells the others, and clean-stale-records tells sweep-dispatch.
+            let tells = function == SWEEP_DISPATCH.name
+                || (function == CLEAN_STALE_RECORDS.name && other.name == SWEEP_DISPATCH.name);
+            if tells && !answer.wrong.contains(&"function") {
                 let what = format!("{} says nothing of {}: {row:?}", caller.name(), other.name);
                 self.broken("invariant_what_stands_still_is_told", what);
             }
@@ -249,14 +250,4 @@ impl Check {
 fn run_row(model: &Model, function: &str) -> Option<store::Row> {
     let key = format!("run#{function}").parse().ok()?;
     model.get(&control_key(&key)).cloned()
-}
-
-/// Whether a warning about this subject was written in the last hour.
-fn is_told(model: &Model, subject: &str, began: Time) -> bool {
-    let warns = |row: &&store::Row| {
-        let id = text(row, "id").and_then(|id| id.parse::<model::ids::Ulid>().ok());
-        let at = id.and_then(|id| i64::try_from(id.timestamp_ms()).ok()).map(Time::from_ms);
-        text(row, "action") == Some("warn") && at.is_some_and(|at| at + ONCE + SLACK >= began)
-    };
-    model.with_hash(Table::Events, subject).iter().any(|row| warns(&row))
 }

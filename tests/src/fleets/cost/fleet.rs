@@ -10,12 +10,12 @@ use super::account::{Account, Ec2};
 use super::meter::{Meter, Tables, Use};
 use crate::world::node::{answer, http};
 use crate::world::{START, set_policy};
-use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};
+use model::functions::{CLEAN_STALE_RECORDS, FUNCTIONS, POLL_AND_SCALE, SWEEP_DISPATCH};
 use model::launch::node_file_in;
 use model::wire::{AllocOrder, HandleReportAnswer, NodeFile, ReportedHandle};
 use model::{
-    AllocId, Ending, Function, HandleKind, Job, JobId, JobSpec, LaunchSettings, NodeKey, Policy, Rng, RunReport, Span,
-    Time, Usage,
+    AllocId, Ending, HandleKind, Job, JobId, JobSpec, LaunchSettings, NodeKey, Policy, Rng, RunReport, Span, Time,
+    Usage,
 };
 use nodekeeper_agent::protocol::{Durable, HandleList, Identity, MachineTask, Node as Protocol, Observed};
 use nodekeeper_agent::work::progress::ProgressSampler;
@@ -245,7 +245,7 @@ impl Fleet {
     async fn happen(&mut self, at: i64, due: Due) {
         match due {
             Due::Run(name) => {
-                let function: &Function = model::functions::named(name).unwrap();
+                let function = FUNCTIONS.iter().find(|function| function.name == name).unwrap();
                 self.due.insert((at + function.period.unwrap().as_ms(), Due::Run(name)));
                 self.scheduled(name).await;
             }

@@ -6,7 +6,7 @@ mod state;
 use super::*;
 use model::control::IngestSummary;
 use model::fixtures::{self, at};
-use model::{BrakeKind, ControlKey, JobState, Subject};
+use model::{BrakeKind, ControlKey, JobState};
 use rows::{Caution, Change, ROWS, Well, Wrong};
 use state::{NOW, State, heard, invalid_row};
 use std::collections::BTreeSet;
@@ -117,17 +117,6 @@ fn what_only_the_whole_list_lacks_is_told_too() {
         assert_eq!((found, text.contains(words)), (level, true), "{text}");
         assert_eq!(told(CLEAN_STALE_RECORDS, change).contains(&"instances"), level == Wrong, "{words}");
     }
-}
-
-#[test]
-fn a_warning_says_nothing_of_what_is_wrong_already() {
-    let mut state = State::well();
-    let subject = Subject::Function(SWEEP_DISPATCH.name.into());
-    state.warned(&subject, 60);
-    let count = |state: &State| judge(&state.facts()).iter().filter(|one| one.text.starts_with("warned")).count();
-    assert_eq!(count(&state), 1);
-    state.run(SWEEP_DISPATCH).last_success_at = Some(at(NOW - 301));
-    assert_eq!(count(&state), 0);
 }
 
 #[test]
