@@ -51,10 +51,6 @@ impl Perform<CleaningAction> for CleaningRun<'_> {
                 let read = catalogue::read(offers, &observed.policy, &observed.policy.catalogue, parts, now).await;
                 catalogue::keep(store, &observed.control, &read).await?;
             }
-            CleaningAction::Warn(subject) => {
-                tracing::warn!(%subject, "{}", planned.reason);
-                return Ok(vec![ActionResult::REPORTED]);
-            }
             CleaningAction::HoldBack(change) => {
                 self.run.hold_back(change).await?;
                 return Ok(vec![ActionResult::REPORTED]);

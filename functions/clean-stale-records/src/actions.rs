@@ -23,8 +23,6 @@ pub enum CleaningAction {
         /// The nodes that the instance may be: one, or those of its batch.
         nodes: Vec<NodeId>,
     },
-    /// Tell a person.
-    Warn(Subject),
     /// Keep records or orphans waiting, and store the brake's entry.
     HoldBack(Box<BrakeChange>),
 }
@@ -46,7 +44,6 @@ impl Describe for CleaningAction {
             Self::ForgetEntry(..) => ActionName::ForgetEntry,
             Self::ReadOffers(_) => ActionName::ReadOffers,
             Self::TerminateOrphan { .. } => ActionName::TerminateOrphan,
-            Self::Warn(_) => ActionName::Warn,
             Self::HoldBack(..) => ActionName::HoldBack,
         }
     }
@@ -58,7 +55,6 @@ impl Describe for CleaningAction {
                 nodes.first().map_or(About::Only(Subject::Cluster), |node_id| About::Node(*node_id))
             }
             Self::DeleteRecord(record) => About::Slot(record.slot),
-            Self::Warn(subject) => About::Only(subject.clone()),
             Self::HoldBack(..) | Self::ForgetEntry(..) | Self::ReadOffers(_) => About::Only(Subject::Cluster),
         }
     }

@@ -52,10 +52,6 @@ impl Perform<SweepAction> for Sweeping<'_> {
             SweepAction::ForgetHandle(handle) | SweepAction::Purge(handle) => {
                 self.0.store.apply(&delete_handle(handle)).await?
             }
-            SweepAction::Warn(subject) => {
-                tracing::warn!(%subject, "{}", planned.reason);
-                return Ok(vec![ActionResult::REPORTED]);
-            }
         }
         Ok(vec![ActionResult::DONE])
     }

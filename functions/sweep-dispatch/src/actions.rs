@@ -4,7 +4,7 @@
 //! Does not: decide (`plan` does) or carry anything out (`act` does).
 
 use model::action::About;
-use model::{ActionName, BrakeChange, Describe, Handle, Subject};
+use model::{ActionName, BrakeChange, Describe, Handle};
 
 /// One thing that a run can do.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +17,6 @@ pub enum SweepAction {
     ForgetHandle(Handle),
     /// Delete the row of a handle, because the life of its node is over.
     Purge(Handle),
-    /// Tell a person.
-    Warn(Subject),
 }
 
 impl Describe for SweepAction {
@@ -28,14 +26,12 @@ impl Describe for SweepAction {
             Self::Postpone(..) => ActionName::LookLater,
             Self::ForgetHandle(_) => ActionName::ForgetHandle,
             Self::Purge(_) => ActionName::Purge,
-            Self::Warn(_) => ActionName::Warn,
         }
     }
 
     fn about(&self) -> About {
         let handle = match self {
             Self::MarkDestroying(h) | Self::Postpone(h, _) | Self::ForgetHandle(h) | Self::Purge(h) => h,
-            Self::Warn(subject) => return About::Only(subject.clone()),
         };
         About::Handle { node_id: handle.node_id, handle: handle.handle.clone(), alloc_id: handle.alloc_id }
     }

@@ -22,7 +22,6 @@ use model::{
 use runtime::clock::RunClock;
 use runtime::http::{Admitted, Claim, HttpError, first_part, internal, policy_now, reporting, standing, unwritten};
 use runtime::observation::RECENT;
-use runtime::validation::A_DAY;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -30,6 +29,8 @@ use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The longest name of a handle, in bytes: DynamoDB's limit for a sort key.
 const MAX_HANDLE_BYTES: usize = 1024;
+/// What a person must correct, and what lasts until then, leaves at most one event in this time.
+const A_DAY: Span = Span::from_s(86_400);
 
 /// For how many labels of other nodes one report looks up whether that node's life is over. Later reports take other labels.
 const MAX_OWNERS: usize = 20;

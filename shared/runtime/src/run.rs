@@ -203,14 +203,7 @@ impl<'a> Run<'a> {
         let told = planned.event_policy != EventPolicy::Quiet && leaves_event(row.action, result.outcome);
         let event = told.then(|| {
             let subject = planned.action.about().subject();
-            let event = match planned.event_policy {
-                EventPolicy::Once(span) => {
-                    let keep = self.observed.policy.history.keep_events();
-                    let text = (planned.reason.key(), &row.reason);
-                    Event::once_in(span, &subject, row.action, (&text.0, text.1), self.now(), keep)
-                }
-                EventPolicy::Event | EventPolicy::Quiet => self.event(&subject, row.action, &row.reason),
-            };
+            let event = self.event(&subject, row.action, &row.reason);
             // The event names the way that EC2 has chosen.
             let launches = matches!(row.action, ActionName::Launch | ActionName::Relaunch | ActionName::BindInstance);
             let record = row.slot.filter(|_| launches && result.outcome == ActionOutcome::Done);

@@ -6,13 +6,10 @@
 //! entry of the control table counts as never written. An attribute that this code does not know is no contradiction.
 //! Does not: repair anything, or delete a row that it does not understand.
 
-use model::{AllocId, Control, EventPolicy, JobId, NodeRecord, Plan, Reason, Slot, Span, Subject};
+use model::{AllocId, Control, JobId, NodeRecord, Slot, Subject};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use store::{Table, Unreadable};
-
-/// What a person must correct, and what lasts until then, leaves at most one event in this time.
-pub const A_DAY: Span = Span::from_s(86_400);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidRow {
@@ -68,14 +65,6 @@ impl Quarantined {
             (Table::Allocs, Subject::Alloc(alloc_id)) => self.allocs.insert(*alloc_id),
             _ => true,
         }
-    }
-}
-
-/// Plans a warning about each quarantined row of this table, which one function reads. Each leaves one event a day.
-pub fn warn<A>(plan: &mut Plan<A>, quarantined: &Quarantined, table: Table, warning: fn(Subject) -> A) {
-    for row in quarantined.rows.iter().filter(|row| row.table == table) {
-        let reason = Reason::RowInvalid { what: row.what.clone() };
-        plan.push(warning(row.subject.clone()), reason, EventPolicy::Once(A_DAY));
     }
 }
 

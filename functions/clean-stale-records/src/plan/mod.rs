@@ -4,19 +4,17 @@
 //! unlisted is cleaned only if for `stale.after_s` the node sent no heartbeat and nothing changed the record; an
 //! unusual share of records at once waits, and an unusual number of orphans waits for an operator
 //! (`docs/rules.md#R7`, `docs/rules.md#R10`).
-//! Does not: act on an instance without a readable node id tag; it only warns.
+//! Does not: act on an instance without a readable node id tag; the sign `strangers` tells it.
 
 use crate::actions::{CleaningAction, Proof};
 use model::brake::{Brake, Incident, Permit, Threshold};
 use model::functions::CLEAN_STALE_RECORDS;
 use model::{
     BrakeKind, ControlKey, EventPolicy, Instance, InstanceState, Life, NodeId, NodeRecord, NodeState, Reason, Slot,
-    Span, Subject, Time,
+    Span, Time,
 };
 use runtime::observation::{Observation, OpenLaunches};
-use runtime::validation;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use store::Table;
 
 /// The plan of one run.
 pub type CleaningPlan = model::action::Plan<CleaningAction>;
@@ -25,10 +23,6 @@ pub type CleaningPlan = model::action::Plan<CleaningAction>;
 pub fn plan(seen: &Observation, now: Time) -> CleaningPlan {
     let mut plan = CleaningPlan::default();
     let found = Instances::of(seen);
-    for instance in &found.without_owner {
-        let reason = Reason::TagMakesNoSense { instance_id: instance.instance_id.clone() };
-        plan.push(CleaningAction::Warn(Subject::Cluster), reason, EventPolicy::Once(validation::A_DAY));
-    }
     let mut silent = Vec::new();
     for record in &seen.nodes {
         match record.life() {
@@ -38,8 +32,6 @@ pub fn plan(seen: &Observation, now: Time) -> CleaningPlan {
     }
     clean_silent(seen, now, &mut plan, &silent);
     orphans(seen, now, &mut plan, &found);
-    // The queue's index shows only a part of a job's row, so poll-and-scale may not know of these.
-    validation::warn(&mut plan, &seen.quarantined, Table::Jobs, CleaningAction::Warn);
     over(seen, now, &mut plan);
     read_offers(seen, now, &mut plan);
     plan
@@ -52,8 +44,6 @@ struct Instances<'a> {
     live: BTreeMap<NodeId, Vec<&'a Instance>>,
     /// Those that are not terminated and that no record names.
     unnamed: Vec<&'a Instance>,
-    /// Those that are not terminated and have no readable tag of a node or of a batch.
-    without_owner: Vec<&'a Instance>,
 }
 
 impl<'a> Instances<'a> {
@@ -63,14 +53,11 @@ impl<'a> Instances<'a> {
             lives().filter_map(|life| Some((life.instance_id.as_deref()?, life.node_id))).collect();
         let bound: HashSet<NodeId> = lives().filter(|l| l.instance_id.is_some()).map(|life| life.node_id).collect();
         let by_id = seen.instances.iter().map(|i| (i.instance_id.as_str(), i)).collect();
-        let (live, unnamed, without_owner) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut all = Self { open: seen.open_launches(), by_id, live, unnamed, without_owner };
+        let mut all = Self { open: seen.open_launches(), by_id, live: BTreeMap::new(), unnamed: Vec::new() };
         for instance in seen.instances.iter().filter(|i| i.state != InstanceState::Terminated) {
             let its = named.get(instance.instance_id.as_str()).filter(|node_id| instance.may_be(**node_id));
             let nodes = its.map_or_else(|| instance.nodes(), |node_id| vec![*node_id]);
-            if nodes.is_empty() {
-                all.without_owner.push(instance);
-            } else if its.is_none() {
+            if its.is_none() && !nodes.is_empty() {
                 all.unnamed.push(instance);
             }
             // An instance of a batch cannot become a node that already has one.

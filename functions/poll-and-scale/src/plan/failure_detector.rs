@@ -25,7 +25,7 @@ use super::brakes;
 use super::suspicion::Suspicion;
 use super::view::View;
 use model::brake::{Incident, Permit, Threshold};
-use model::{BrakeKind, Contact, ControlKey, EventPolicy, Life, NodeId, NodeStatus, Reason, Span, Subject, Time};
+use model::{BrakeKind, Contact, ControlKey, Life, NodeId, NodeStatus, Reason, Span, Subject, Time};
 use std::collections::BTreeSet;
 
 /// If a record shows a heartbeat this long after the last note of heartbeat-ingest, then heartbeat-ingest no longer writes its
@@ -162,7 +162,7 @@ fn judge(view: &View<'_>, plan: &mut FleetPlan, fleet: &HeardFleet<'_>, mut susp
         if !unproven.is_empty() {
             let why = Reason::IngestUnproven { nodes: unproven.len() };
             plan.explained.limits(&why);
-            plan.push(Action::HoldBack { subject: Subject::Cluster, note: Note::Nothing }, why, EventPolicy::Quiet);
+            plan.add_quietly(Action::HoldBack { subject: Subject::Cluster, note: Note::Nothing }, why);
         }
     }
     suspicion

@@ -12,8 +12,8 @@ use super::brakes;
 use super::view::{View, is_live};
 use model::brake::{Incident, Permit, Threshold};
 use model::{
-    ABSENCE_CONFIRM, BrakeKind, EventPolicy, Instance, InstanceState, Life, Limit, NodeRecord, NodeState, NodeStatus,
-    Reason, Span, Subject, Time,
+    ABSENCE_CONFIRM, BrakeKind, Instance, InstanceState, Life, Limit, NodeRecord, NodeState, NodeStatus, Reason, Span,
+    Subject, Time,
 };
 
 struct Unlisted<'a> {
@@ -134,10 +134,10 @@ fn another_is_tagged(view: &View<'_>, plan: &mut FleetPlan, record: &NodeRecord,
     }
 }
 
-/// Tells a person what to correct: in each run's answer, in `status` for as long as it lasts, and in one event.
+/// Tells a person what to correct: in each plan, and in `status` and the alarms for as long as it lasts.
 fn warn(plan: &mut FleetPlan, subject: Subject, reason: Reason) {
     plan.explained.rows.push((subject.clone(), reason.clone()));
-    plan.push(Action::Warn(subject), reason, EventPolicy::Quiet);
+    plan.add_quietly(Action::Warn(subject), reason);
 }
 
 /// Decides about the records that are bound to an unlisted instance.
@@ -211,7 +211,7 @@ fn unlisted_but_heard(
         view.decided.insert(life.node_id);
         note_absence(plan, record, life, Some(view.now), reason);
     } else {
-        plan.push(Action::Warn(Subject::Slot(record.slot)), reason, EventPolicy::Quiet);
+        plan.add_quietly(Action::Warn(Subject::Slot(record.slot)), reason);
     }
 }
 

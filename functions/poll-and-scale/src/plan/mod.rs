@@ -30,7 +30,7 @@ pub use actions::{Action, FleetPlan, Note, PlannedAction, ShutdownBasis};
 pub(crate) use liveness::window_over;
 pub(crate) use sizes::every_offering;
 
-use model::{EventPolicy, Reason, Time};
+use model::{Reason, Time};
 use runtime::observation::Observation;
 use view::View;
 
@@ -40,8 +40,7 @@ pub fn plan(seen: &Observation, now: Time) -> FleetPlan {
     let mut plan = FleetPlan::default();
     for row in &seen.quarantined.rows {
         let reason = Reason::RowInvalid { what: row.what.clone() };
-        plan.explained.rows.push((row.subject.clone(), reason.clone()));
-        plan.push(Action::Warn(row.subject.clone()), reason, EventPolicy::Quiet);
+        plan.add_quietly(Action::Warn(row.subject.clone()), reason);
     }
     failure_detector::plan(&mut view, &mut plan);
     instances::plan(&mut view, &mut plan);

@@ -8,9 +8,7 @@ use crate::actions::SweepAction;
 use model::handle::{Due, NodeFact, cache_name};
 use model::{Handle, NodeId, NodeRecord, NodeState, Slot, Span, Time};
 use runtime::observation::Observation;
-use runtime::validation;
 use std::collections::BTreeMap;
-use store::Table;
 
 /// The plan of one run.
 pub type SweepPlan = model::action::Plan<SweepAction>;
@@ -20,8 +18,6 @@ pub fn plan(seen: &Observation, now: Time) -> SweepPlan {
     let records: BTreeMap<Slot, &NodeRecord> = seen.nodes.iter().map(|n| (n.slot, n)).collect();
     let cache_unused = Span::from_s(seen.policy.sweep.cache_unused_s);
     let mut plan = SweepPlan::default();
-    // Only this function reads handles; the others warn of all other rows.
-    validation::warn(&mut plan, &seen.quarantined, Table::Handles, SweepAction::Warn);
     // The node of a slot whose record is quarantined is not known, so nothing is decided about its handles.
     let is_known = |handle: &&Handle| !seen.quarantined.slots.contains(&handle.node_id.slot());
     for handle in seen.handles.iter().filter(|h| h.due_at <= now).filter(is_known).cloned() {

@@ -6,7 +6,7 @@
 
 use crate::control::NextJobs;
 use crate::enums::ActionName;
-use crate::{AllocId, BrakeChange, Explanation, JobId, NodeId, Reason, Slot, Span, Subject};
+use crate::{AllocId, BrakeChange, Explanation, JobId, NodeId, Reason, Slot, Subject};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -131,8 +131,6 @@ pub trait Describe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPolicy {
     Event,
-    /// The action leaves one event in this time, however many runs and functions report the same.
-    Once(Span),
     /// The action leaves no event: the previous run reported the same, or nobody would look the event up.
     Quiet,
 }

@@ -8,12 +8,9 @@
 use super::{AnnouncedRow, Announcements};
 use crate::enums::ActionName;
 use crate::{Explanation, JobId, Reason, Subject, Waiting};
-use std::collections::BTreeSet;
 
 /// How many waiting jobs are remembered, from the head of the queue on. The row then has about 6 KiB.
 const REMEMBERED: usize = 100;
-/// How many rows that contradict the contract are remembered.
-const ROWS: usize = 1000;
 /// The most events of one run.
 const NEWS: usize = 20;
 
@@ -30,26 +27,16 @@ impl AnnouncedRow {
     pub fn news(&self, explained: &Explanation, queue: impl Iterator<Item = JobId>) -> (Vec<News>, Self) {
         let mut after = Announcements::default();
         let mut news = Vec::new();
-        let row_of = |subject: &Subject, reason: &Reason| {
-            // Entries of the control table have no subject of their own.
-            let entry: String = reason.to_string().chars().take(100).collect();
-            if *subject == Subject::Cluster { entry } else { subject.to_string() }
-        };
-        let mut announce = |known: &BTreeSet<String>, all: &mut BTreeSet<String>, key: String, one: News| {
-            let is_news = !known.contains(&key) && !all.contains(&key);
-            if is_news && news.len() >= NEWS {
-                return;
-            }
-            news.extend(is_news.then_some(one));
-            all.insert(key);
-        };
-        for (subject, reason) in explained.rows.iter().take(ROWS) {
-            let one = News { subject: subject.clone(), action: ActionName::Warn, reason: reason.to_string() };
-            announce(&self.rows, &mut after.rows, row_of(subject, reason), one);
-        }
         for cap in explained.limits.iter().filter(|reason| reason.is_unstored()) {
-            let one = News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() };
-            announce(&self.caps, &mut after.caps, cap.key(), one);
+            let key = cap.key();
+            let is_news = !self.caps.contains(&key) && !after.caps.contains(&key);
+            if is_news && news.len() >= NEWS {
+                continue;
+            }
+            if is_news {
+                news.push(News { subject: Subject::Cluster, action: ActionName::HoldBack, reason: cap.to_string() });
+            }
+            after.caps.insert(key);
         }
         let waiting = explained.by_job();
         for (id, waits) in queue.filter_map(|id| Some((id, *waiting.get(&id)?))).take(REMEMBERED) {
@@ -98,35 +85,16 @@ mod tests {
     }
 
     #[test]
-    fn each_size_at_its_maximum_and_each_invalid_row_is_told_once() {
+    fn each_size_at_its_maximum_is_told_once() {
         let size = |size: &str| Reason::SizeMaximum { size: size.into(), max: 2, there: 2 };
         let mut explained = Explanation::default();
         explained.limits(&size("small"));
         let (news, told) = AnnouncedRow::new(&ControlKey::Announced).news(&explained, std::iter::empty());
         assert_eq!(news.len(), 1);
         explained.limits(&size("large"));
-        explained.rows.push((Subject::Cluster, Reason::RowInvalid { what: "it is there twice".into() }));
         let (news, told) = told.news(&explained, std::iter::empty());
-        let actions: Vec<ActionName> = news.iter().map(|n| n.action).collect();
-        assert_eq!(actions, [ActionName::Warn, ActionName::HoldBack]);
+        assert_eq!(news.iter().map(|n| n.action).collect::<Vec<_>>(), [ActionName::HoldBack]);
         assert_eq!(told.news(&explained, std::iter::empty()), (Vec::new(), told));
-    }
-
-    #[test]
-    fn each_of_many_invalid_rows_is_told_once() {
-        let mut explained = Explanation::default();
-        for n in 0..50 {
-            let row = Reason::RowInvalid { what: "it is there twice".into() };
-            explained.rows.push((Subject::Slot(fixtures::slot(n)), row));
-        }
-        let (mut told, mut all, mut numbers) = (AnnouncedRow::new(&ControlKey::Announced), BTreeSet::new(), Vec::new());
-        for _ in 0..4 {
-            let (news, after) = told.news(&explained, std::iter::empty());
-            numbers.push(news.len());
-            all.extend(news.iter().map(|n| n.subject.clone()));
-            told = after;
-        }
-        assert_eq!((numbers, all.len()), (vec![20, 20, 10, 0], 50));
     }
 
     #[test]

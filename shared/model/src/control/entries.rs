@@ -171,8 +171,6 @@ entries! {
         jobs: BTreeMap<JobId, String>,
         /// The limits that apply and that no entry shows: see [`Reason::key`].
         caps: BTreeSet<String>,
-        /// The subjects of the rows that contradict the contract.
-        rows: BTreeSet<String>,
     }
     /// The nodes, or shares of nodes, that a controller wants for a while.
     DemandTerms ends until_at {

@@ -200,8 +200,6 @@ reasons! {
 
     // Stale records
 
-    /// An instance has our cluster tag and no readable node id.
-    TagMakesNoSense "tag_makes_no_sense" { instance_id: String } = "instance {instance_id} has our cluster tag but no readable node id: left alone";
     /// A record has no instance, and it was neither written nor pinged for too long.
     Stale "stale" { quiet: Span } = "stale: EC2 lists no instance for it, and it was neither written nor pinged for {quiet}";
     /// An unusual share of the records is stale.
@@ -380,8 +378,6 @@ impl Reason {
             Self::SizeMaximum { size, .. } => format!("{} {size}", self.word()),
             Self::SetLacks { set, .. } => format!("{} {set}", self.word()),
             Self::AttemptsSpent { offering, .. } => format!("{} {offering}", self.word()),
-            Self::TagMakesNoSense { instance_id } => format!("{} {instance_id}", self.word()),
-            Self::RowInvalid { what } => format!("{} {what}", self.word()),
             Self::ManyHandles { node_id, .. } => format!("{} {node_id}", self.word()),
             _ => self.word().to_owned(),
         }

@@ -83,9 +83,7 @@ pub(super) fn caps(facts: &Facts<'_>) -> Vec<Raised> {
 /// The rows that nobody uses, and what else a person must correct in the tables.
 pub(super) fn rows(facts: &Facts<'_>) -> Vec<Raised> {
     let explained = facts.next.explained().into_iter().flat_map(|explained| &explained.rows);
-    // The rows below are these.
-    let others = explained.filter(|(_, why)| !matches!(why, Reason::RowInvalid { .. }));
-    let others = others.map(|(subject, why)| (subject, why.to_string(), ""));
+    let others = explained.map(|(subject, why)| (subject, why.to_string(), ""));
     let rows = facts.rows.iter().filter(|row| row.table != Table::Control);
     let rows = rows.map(|row| (&row.subject, row.what.clone(), CORRECT));
     let raise = |(subject, why, to_do): (&Subject, String, &str)| {

@@ -170,13 +170,15 @@ impl Town {
         wrongs
     }
 
-    /// Whether an event names a row that is not used.
+    /// Whether a run found a row that is not used, which raises the sign `row`, or an event names it: the rows of handles that are
+    /// not due have only an event.
     async fn is_named(&self) -> bool {
+        let seen = Observation::read(&self.world.look, &*self.world.cloud, self.world.now()).await.unwrap();
         let events = self.raw.rows("events").await;
         let reason = |event: &Item| {
             event.get("reason").and_then(|v| v.as_s().ok()).is_some_and(|r| r.contains("the row is not used"))
         };
-        events.iter().any(reason)
+        !seen.quarantined.rows.is_empty() || events.iter().any(reason)
     }
 }
 
