@@ -6,9 +6,7 @@
 //! Does not: combine changes, or change anything.
 
 use model::policy::WorkLimits;
-use model::{
-    ActionName, ControlKey, Intent, JobId, JobState, JobSummary, MarketNeed, NodeState, Reason, Slot, Time, Usd,
-};
+use model::{ActionName, Intent, JobId, JobState, JobSummary, MarketNeed, NodeState, Reason, Slot, Time, Usd};
 use poll_and_scale::FleetPlan;
 use runtime::observation::Observation;
 use std::cell::Cell;
@@ -166,10 +164,11 @@ impl<'a> Trials<'a> {
         if !self.observed.control.waits.is_empty() && self.does(|seen| seen.control.waits.clear()) {
             found.push("EC2 had what it refused".to_owned());
         }
-        for key in self.observed.control.demand_sets.keys() {
-            let ControlKey::Demand(name) = key else { continue };
+        for (key, set) in &self.observed.control.demand_sets {
+            let (name, size) = (set.name(), set.size.as_deref().unwrap_or_default());
             let without = |seen: &mut Observation| _ = seen.control.demand_sets.remove(key);
-            let says = || format!("demand set {name} wanted no nodes (nodekeeper demand set {name} --count 0)");
+            let command = format!("nodekeeper demand set {name} --size {size} --count 0");
+            let says = || format!("demand set {name} wanted no nodes ({command})");
             found.extend(self.does(without).then(says));
         }
         let held =

@@ -5,7 +5,7 @@
 
 use clap::{ArgAction, Args};
 use model::amounts::gibibytes;
-use model::{Arch, BadText, MachineNeed, MarketNeed};
+use model::{Arch, BadText, MarketNeed};
 use serde::Serialize;
 
 /// An option has the name of its field in [`MachineNeed`].
@@ -34,10 +34,4 @@ pub(crate) struct MachineOptions {
 /// Parses a market. `-` and `_` mean the same.
 pub(crate) fn market(text: &str) -> Result<MarketNeed, BadText> {
     text.replace('-', "_").parse()
-}
-
-impl MachineOptions {
-    pub(crate) fn need(&self) -> serde_json::Result<MachineNeed> {
-        serde_json::to_value(self).and_then(serde_json::from_value)
-    }
 }

@@ -5,14 +5,14 @@
 //! Does not: say which nodes satisfy a set. The plan of poll-and-scale does.
 
 use super::Control;
-use super::entries::{DemandNeed, DemandSet, DemandTerms};
+use super::entries::{DemandSet, DemandTerms};
 use crate::{Span, Time};
 
 /// A set that applies now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedSet<'a> {
     pub name: &'a str,
-    pub need: &'a DemandNeed,
+    pub size: &'a str,
     pub count: u32,
 }
 
@@ -36,11 +36,12 @@ impl DemandSet {
 
     /// The set with this need and count, until this time. A renewal of a set that applies keeps the revision.
     #[must_use]
-    pub fn wanted(&self, need: DemandNeed, many: u32, until_at: Time, now: Time) -> Self {
-        let is_same = self.count(now) == many && self.applies(now) && self.need.as_ref() == Some(&need);
+    pub fn wanted(&self, size: &str, many: u32, until_at: Time, now: Time) -> Self {
+        let is_same = self.count(now) == many && self.applies(now) && self.size.as_deref() == Some(size);
         let revision = self.revision.saturating_add(u64::from(!is_same));
         let since_at = if is_same { self.since_at } else { Some(now) };
-        self.with(DemandTerms { until_at: Some(until_at), since_at, need: Some(need), count: many.into(), revision })
+        let size = Some(size.to_owned());
+        self.with(DemandTerms { until_at: Some(until_at), since_at, size, count: many.into(), revision })
     }
 }
 
@@ -49,7 +50,7 @@ impl Control {
     pub fn wanted_sets(&self, now: Time) -> impl Iterator<Item = WantedSet<'_>> {
         let applying = self.demand_sets.values().filter(move |set| set.applies(now));
         applying.filter_map(move |set| {
-            Some(WantedSet { name: set.name(), need: set.need.as_ref()?, count: set.count(now) })
+            Some(WantedSet { name: set.name(), size: set.size.as_deref()?, count: set.count(now) })
         })
     }
 }
@@ -64,28 +65,23 @@ mod tests {
         DemandSet::new(&ControlKey::Demand("batch".into()))
     }
 
-    fn small() -> DemandNeed {
-        DemandNeed { size: Some("small".into()), ..DemandNeed::default() }
-    }
-
     #[test]
     fn a_renewal_keeps_the_version_and_a_change_raises_it() {
         assert_eq!((never().revision, never().count(at(0)), never().name()), (0, 0, "batch"));
-        let set = never().wanted(small(), 3, at(900), at(0));
+        let set = never().wanted("small", 3, at(900), at(0));
         assert_eq!((set.revision, set.count(at(899)), set.count(at(900))), (1, 3, 0));
-        let renewed = set.wanted(small(), 3, at(1000), at(100));
+        let renewed = set.wanted("small", 3, at(1000), at(100));
         assert_eq!((renewed.revision, renewed.count(at(999)), renewed.since_at), (1, 3, Some(at(0))));
-        let more = renewed.wanted(small(), 4, at(1000), at(100));
+        let more = renewed.wanted("small", 4, at(1000), at(100));
         assert_eq!((more.revision, more.since_at), (2, Some(at(100))));
-        let other = DemandNeed { exclusive: true, ..small() };
-        assert_eq!(more.wanted(other, 4, at(1000), at(100)).revision, 3);
+        assert_eq!(more.wanted("large", 4, at(1000), at(100)).revision, 3);
         // The set had ended, so this is a change.
-        assert_eq!(set.wanted(small(), 3, at(2000), at(900)).revision, 2);
+        assert_eq!(set.wanted("small", 3, at(2000), at(900)).revision, 2);
     }
 
     #[test]
     fn a_set_is_over_at_its_end() {
-        let set = never().wanted(small(), 3, at(900), at(0));
+        let set = never().wanted("small", 3, at(900), at(0));
         let is_over = |set: &DemandSet, s| {
             let mut control = Control::default();
             control.put(set);
@@ -99,7 +95,7 @@ mod tests {
         let mut control = Control::default();
         for (name, until, many) in [("b", 900, 3), ("a", 900, u64::MAX), ("c", 10, 3)] {
             let key = ControlKey::Demand(name.into());
-            let mut set = DemandSet::new(&key).wanted(small(), 3, at(until), at(0));
+            let mut set = DemandSet::new(&key).wanted("small", 3, at(until), at(0));
             set.entry.count = many;
             control.put(&set);
         }

@@ -4,7 +4,7 @@
 //! Does not: say when a limit begins or grows (`limits` does), or when a brake holds (`brake` does).
 
 use super::key::ControlKey;
-use crate::{Capacity, Catalogue, JobId, MachineNeed, Policy, Span, Time, Version, left_out};
+use crate::{Catalogue, JobId, Policy, Span, Time, Version, left_out};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -172,13 +172,14 @@ entries! {
         /// The limits that apply and that no entry shows: see [`Reason::key`].
         caps: BTreeSet<String>,
     }
-    /// The nodes, or shares of nodes, that a controller wants for a while.
+    /// The nodes that a controller wants for a while.
     DemandTerms ends until_at {
         until_at: Option<Time>,
         since_at: Option<Time>,
-        /// What each of its demands needs; `None` if the set was never written.
-        need: Option<DemandNeed>,
-        /// How many demands it has.
+        /// The name of a size in the policy: each is a node of this size, without anything else on it. `None` if the set was never
+        /// written.
+        size: Option<String>,
+        /// How many nodes it wants.
         count: u64,
         /// How often what is wanted has changed.
         revision: u64,
@@ -221,20 +222,6 @@ pub struct ListReport {
     /// How many runs in a row have found orphans.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub orphans_runs: u64,
-}
-
-/// The needs of each demand of a set: a whole node of a size, or a share of any node that fits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DemandNeed {
-    /// The name of a size in the policy: a node of this size, without anything else on it. The other fields then say nothing.
-    pub size: Option<String>,
-    #[serde(flatten)]
-    pub capacity: Capacity,
-    #[serde(flatten)]
-    pub machine: MachineNeed,
-    /// Whether each demand gets a node for itself.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exclusive: bool,
 }
 
 /// The part of a brake's entry that is about one source.

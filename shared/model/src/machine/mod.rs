@@ -132,13 +132,7 @@ impl MachineNeed {
         one.into_iter().flatten().chain(labels).chain(self.containers.then(|| "containers".to_owned())).collect()
     }
 
-    /// The mistakes in this request of work with this many GPUs, in the words of the command's options.
-    pub fn mistakes(&self, gpus: u32) -> Vec<String> {
-        let mut mistakes = Mistakes::default();
-        self.check(gpus, &mut mistakes);
-        mistakes.into_list().unwrap_or_default()
-    }
-
+    /// Notes what is wrong with this request of work with this many GPUs, in the words of the command's options.
     pub(crate) fn check(&self, gpus: u32, mistakes: &mut Mistakes) {
         if let Some(asked) = &self.instance_type {
             mistakes.require(is_plain_name(asked), || {
@@ -270,7 +264,11 @@ mod tests {
 
     #[test]
     fn a_wrong_request_is_told_with_its_option() {
-        let said = |need: MachineNeed, gpus: u32| need.mistakes(gpus).join("; ");
+        let said = |need: MachineNeed, gpus: u32| {
+            let mut mistakes = Mistakes::default();
+            need.check(gpus, &mut mistakes);
+            mistakes.into_list().unwrap_or_default().join("; ")
+        };
         let any = MachineNeed::default;
         let many: Vec<String> = (0..9).map(|n| format!("l{n}")).collect();
         for (need, gpus, says) in [

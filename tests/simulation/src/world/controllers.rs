@@ -3,8 +3,8 @@
 
 use super::World;
 use crate::core::Fault;
-use model::control::{DemandNeed, DemandTerms};
-use model::{Capacity, ControlKey, Span};
+use model::control::DemandTerms;
+use model::{ControlKey, Span};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -27,33 +27,25 @@ impl World {
                 return;
             }
             if core.is_healed() {
-                self.want(STEADY, share(1), 1, 600).await;
+                self.want(STEADY, "small", 1, 600).await;
             } else if core.happens(Fault::ControllerWants) {
                 let draw = |high: i64| core.of(Fault::ControllerWants, 0, high);
                 let name = if draw(1) == 0 { "a" } else { "b" };
                 let size = ["small", "medium"].get(usize::try_from(draw(1)).unwrap_or(0)).copied().unwrap_or("small");
-                let need = match draw(1) {
-                    0 => share(1 + u32::try_from(draw(2)).unwrap_or(0)),
-                    _ => DemandNeed { size: Some(size.to_owned()), ..DemandNeed::default() },
-                };
                 let most = i64::from(core.scenario.max()).min(12);
                 let count = u32::try_from(draw(most)).unwrap_or(0);
-                self.want(name, need, count, 300 + draw(3600)).await;
+                self.want(name, size, count, 300 + draw(3600)).await;
                 core.count("a demand set was written");
             }
         }
     }
 
-    async fn want(&self, name: &str, need: DemandNeed, count: u32, lasts_s: i64) {
+    async fn want(&self, name: &str, size: &str, count: u32, lasts_s: i64) {
         let key = ControlKey::Demand(name.to_owned());
         let now = self.core.now();
         let Ok(before) = self.store.entry::<DemandTerms>(&key).await else { return };
-        let after = before.wanted(need, count, now + Span::from_s(lasts_s), now);
+        let after = before.wanted(size, count, now + Span::from_s(lasts_s), now);
         // If the race or the answer is lost, the next call repeats it.
         let _ = self.store.write_entry(&before, &after).await;
     }
-}
-
-fn share(vcpus: u32) -> DemandNeed {
-    DemandNeed { capacity: Capacity { vcpus, ..Capacity::default() }, ..DemandNeed::default() }
 }

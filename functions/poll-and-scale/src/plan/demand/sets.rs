@@ -1,16 +1,15 @@
-//! Demand sets: a number of nodes, or of shares of nodes, for the work of another scheduler (`docs/rules.md#demand-sets`).
+//! Demand sets: a number of nodes of a size for the work of another scheduler (`docs/rules.md#demand-sets`).
 //!
 //! A set is a number. No row says which nodes satisfy it, so each run finds its nodes anew: first those that the other
 //! scheduler keeps busy, then ready ones, booting ones, and new ones.
 //!
-//! Guarantees: a node satisfies only as many demands as fit on it, beside everything else that is there; the caps count as
-//! for jobs; what a set uses is used by nothing else in this plan.
+//! Guarantees: the caps count as for jobs; a node that a set uses is used by nothing else in this plan.
 //! Does not: know on which nodes the other scheduler works, unless their agents say busy.
 
-use super::bin::{At, Bin, minus};
+use super::bin::{At, Bin};
 use super::bins::Bins;
 use super::packing::{Blocked, BlockedBy, Packing};
-use model::control::{DemandNeed, WantedSet};
+use model::control::WantedSet;
 use model::policy::Size;
 use model::{Reason, SetNote};
 use std::rc::Rc;
@@ -34,17 +33,15 @@ impl<'a> Packing<'_, 'a> {
             }
             self.take_for(n, set, &mut note);
         }
-        let sizes = self.sizes_for(set.need);
-        // A set that names a size takes it as it is bought.
-        let asked = set.need.machine.market.filter(|_| set.need.size.is_none());
+        let sizes: Rc<[&'a Size]> = self.sizes.named(set.size).into();
         if sizes.is_empty() && note.lacking() > 0 {
-            note.why.push(self.no_size(set.need));
+            note.why.push(Reason::NoSuchSize { size: set.size.to_owned() });
         }
         while note.lacking() > 0 && !sizes.is_empty() {
             let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
-            match self.launch_one_of(&sizes, asked, None, reason) {
-                // A launched node has room for at least one demand. If not, this must not launch for ever.
-                Ok(n) if self.take_for(n, set, &mut note) == 0 => break,
+            match self.launch_one_of(&sizes, None, None, reason) {
+                // A launched node is whole. If not, this must not launch for ever.
+                Ok(n) if !self.take_for(n, set, &mut note) => break,
                 Ok(_) => {}
                 Err(Blocked { wait, why }) => {
                     self.findings.is_delayed |= wait == BlockedBy::Backoff;
@@ -56,28 +53,15 @@ impl<'a> Packing<'_, 'a> {
         note
     }
 
-    /// Takes this bin for as many demands as it has room for. Returns how many.
-    fn take_for(&mut self, n: usize, set: WantedSet<'a>, note: &mut SetNote) -> u32 {
-        let taken = self.bins.take_for_set(n, set, note.lacking());
-        match self.bins.get(n).map(|bin| bin.at) {
-            Some(At::Ready(_)) => note.ready = note.ready.saturating_add(taken),
-            _ => note.coming = note.coming.saturating_add(taken),
-        }
-        taken
-    }
-
-    fn sizes_for(&self, need: &DemandNeed) -> Rc<[&'a Size]> {
-        match &need.size {
-            Some(name) => self.sizes.named(name).into(),
-            None => self.sizes.offering(need.capacity, &need.machine).into(),
-        }
-    }
-
-    fn no_size(&self, need: &DemandNeed) -> Reason {
-        match &need.size {
-            Some(size) => Reason::NoSuchSize { size: size.clone() },
-            None => self.sizes.none_fits(need.capacity, &need.machine),
-        }
+    /// Takes the node of this bin, if it is whole and of the size of the set. Returns whether it does.
+    fn take_for(&mut self, n: usize, set: WantedSet<'a>, note: &mut SetNote) -> bool {
+        let is_taken = self.bins.take_for_set(n, set);
+        let taken = match self.bins.get(n).map(|bin| bin.at) {
+            Some(At::Ready(_)) => &mut note.ready,
+            _ => &mut note.coming,
+        };
+        *taken = taken.saturating_add(is_taken.into());
+        is_taken
     }
 }
 
@@ -89,40 +73,16 @@ impl<'a> Bins<'a> {
         all.into_iter().map(|(n, _)| n).collect()
     }
 
-    /// Puts at most `most` demands of a set into this bin. Returns how many had room.
-    fn take_for_set(&mut self, n: usize, set: WantedSet<'a>, most: u32) -> u32 {
-        let mut taken = 0;
+    /// Gives the node of this bin to a set, if it is whole and of its size. Returns whether it is.
+    fn take_for_set(&mut self, n: usize, set: WantedSet<'a>) -> bool {
+        let mut is_taken = false;
         self.change(n, |bin| {
-            while taken < most && bin.has_room_for(set.need) {
-                bin.take_for_set(set);
-                taken += 1;
+            is_taken = !bin.taken && !bin.blocked && bin.empty && bin.size == set.size;
+            if is_taken {
+                (bin.empty, bin.taken) = (false, true);
+                bin.for_set = Some(set.name);
             }
         });
-        taken
-    }
-}
-
-/// Whether each demand has its node alone. A demand for a whole node of a size always does.
-const fn is_alone(need: &DemandNeed) -> bool {
-    need.exclusive || need.size.is_some()
-}
-
-impl<'a> Bin<'a> {
-    fn has_room_for(&self, need: &DemandNeed) -> bool {
-        !self.taken
-            && !self.blocked
-            && (self.empty || !is_alone(need))
-            && match &need.size {
-                Some(size) => size == self.size,
-                // A demand that needs nothing would fit without end.
-                None => need.capacity.vcpus > 0 && self.machine.fits(need.capacity, &need.machine, self.free),
-            }
-    }
-
-    fn take_for_set(&mut self, set: WantedSet<'a>) {
-        self.free = minus(self.free, set.need.capacity);
-        self.empty = false;
-        self.taken |= is_alone(set.need);
-        self.for_set = self.for_set.or(Some(set.name));
+        is_taken
     }
 }

@@ -1,8 +1,7 @@
 //! Tests of the plan: GPUs, which are packed as vCPUs are, and which machine work may use.
 
 use super::*;
-use model::control::{DemandNeed, DemandSet};
-use model::{Arch, ControlKey, MachineKind, MachineNeed};
+use model::{Arch, MachineKind, MachineNeed};
 
 fn sizes() -> Value {
     json!([
@@ -159,23 +158,6 @@ fn work_without_gpus_leaves_the_machines_that_have_some_to_those_that_need_them(
         _ => None,
     });
     assert_eq!(on, Some(fixtures::node_id(1)));
-}
-
-#[test]
-fn a_demand_set_counts_gpus_as_the_queue_does() {
-    let set = |count: u32, gpus: u32| {
-        let capacity = Capacity { vcpus: 1, gpus, ..Capacity::default() };
-        let need = DemandNeed { capacity, ..DemandNeed::default() };
-        let mut given = given(json!({"size": sizes()})).node(four(0, 3));
-        let empty = DemandSet::new(&ControlKey::Demand("a".into()));
-        given.seen.control.put(empty.wanted(need, count, at(1000), at(0)));
-        let sets = plan(&given.seen, at(100)).explained.sets;
-        (sets[0].ready, sets[0].coming, launches(&given).len())
-    };
-    assert_eq!(
-        [set(3, 1), set(4, 1), set(7, 1), set(2, 2), set(1, 4)],
-        [(3, 0, 0), (3, 1, 1), (3, 4, 1), (1, 1, 1), (0, 1, 1)]
-    );
 }
 
 /// The architecture that jobs ask for, and the sizes of the policy × which size is launched, if any.

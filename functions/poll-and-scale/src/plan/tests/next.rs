@@ -103,9 +103,8 @@ fn nothing_starts_without_a_run_while_a_brake_holds_or_a_set_lacks_nodes() {
     lets_go.seen.control.put(fixtures::brake(BrakeKind::Missing, "x", vec!["i-9".into()], at(90) - Span::from_s(700)));
     assert_eq!(listed(&lets_go), ids(&[5]));
     let mut lacking = waits();
-    let need = model::control::DemandNeed { size: Some("small".into()), ..Default::default() };
     let set = model::control::DemandSet::new(&model::ControlKey::Demand("ci".into()));
-    lacking.seen.control.put(set.wanted(need, 3, at(9999), at(50)));
+    lacking.seen.control.put(set.wanted("small", 3, at(9999), at(50)));
     assert_eq!(listed(&lacking), []);
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::catalogue::Offered;
-use model::control::{DemandNeed, EntryRow, LaunchWait};
+use model::control::{EntryRow, LaunchWait};
 use model::{Arch, Catalogue, CataloguePart, ControlKey, Market, MarketNeed, Offering, PartState, Subnet, TypeFacts};
 
 /// A type: its name, vCPUs and GiB, zones, price on demand, and spot prices by zone, in micro-dollars.
@@ -378,17 +378,9 @@ fn every_caller_judges_a_size_by_its_ways() {
             let job = none.clone().job(0, |spec| spec.needs.machine = need.clone());
             assert_eq!(markets(&job), launches, "a job: {what}");
             assert_eq!(job.count(at(150), "reject"), usize::from(expected.is_empty()), "a job: {what}");
-            let of_set = DemandNeed {
-                capacity: Capacity { vcpus: 1, ..Capacity::default() },
-                machine: need.clone(),
-                ..DemandNeed::default()
-            };
-            let set = none.clone().set("ci", 1, of_set);
-            assert_eq!(markets(&set), launches, "a set: {what}");
-            // A set that names a size takes it as it is bought.
-            let by_name = DemandNeed { size: Some("small".into()), machine: need, ..DemandNeed::default() };
+            // A set takes its size as it is bought.
             let as_bought = none.seen.policy.size[0].markets(None).to_vec();
-            assert_eq!(markets(&none.clone().set("ci", 1, by_name)), [as_bought], "a set by name: {what}");
+            assert_eq!(markets(&none.clone().set("ci", 1, "small")), [as_bought], "a set: {what}");
             never += usize::from(expected.is_empty());
         }
         let minimum = bare(json!({"max": 2, "min": 1}));
