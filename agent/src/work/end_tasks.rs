@@ -46,8 +46,8 @@ impl EndTasks {
 /// Kills everything that still runs for the alloc in `dir`, its supervisor first. Then takes the files away from the job's user,
 /// removes the container, and stores the checkpoint. Of an alloc that was started in an earlier boot, no process is left. `program`
 /// is the agent's own.
-pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: StartRecord, of_this_boot: bool) -> io::Result<()> {
-    if of_this_boot {
+pub(crate) async fn end(program: PathBuf, dir: AllocDir, start: StartRecord, is_of_this_boot: bool) -> io::Result<()> {
+    if is_of_this_boot {
         process_table::kill_session(start.pid, start.start_ticks);
     }
     let task = dir.task()?;

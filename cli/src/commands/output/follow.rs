@@ -17,8 +17,8 @@ const POLL: Duration = Duration::from_millis(500);
 const POLL_OF_EACH: Duration = Duration::from_millis(2);
 /// The wait ends after this many reads in a row that failed for another reason.
 const FAILED_READS: u32 = 5;
-/// The wait tells that the cluster does not answer after this time.
-const TELL_AFTER: Span = Span::from_s(20);
+/// The wait says that the cluster does not answer after this time.
+const SILENT_FOR: Span = Span::from_s(20);
 /// How often the plan is asked why a job waits: at most once in this time, because a plan reads the whole cluster.
 const PLAN_EVERY: Span = Span::from_s(10);
 
@@ -73,7 +73,7 @@ impl<'a> Follower<'a> {
             Err(e) => {
                 let error = anyhow::Error::new(e);
                 if ErrorKind::of(&error) == ErrorKind::Again {
-                    self.tell_silence(context, &error)?;
+                    self.report_silence(context, &error)?;
                     return Ok(false);
                 }
                 self.failed_reads += 1;
@@ -110,10 +110,10 @@ impl<'a> Follower<'a> {
     }
 
     /// Says once that the cluster does not answer.
-    fn tell_silence(&mut self, context: &mut Context<'_>, error: &anyhow::Error) -> anyhow::Result<()> {
+    fn report_silence(&mut self, context: &mut Context<'_>, error: &anyhow::Error) -> anyhow::Result<()> {
         let now = context.now();
         let (since, is_told) = self.silent.get_or_insert((now, false));
-        if !*is_told && now.since(*since) >= TELL_AFTER && self.verbosity != Verbosity::Nothing {
+        if !*is_told && now.since(*since) >= SILENT_FOR && self.verbosity != Verbosity::Nothing {
             *is_told = true;
             writeln!(context.err, "the cluster does not answer, and the wait goes on: {}", show::error(error))?;
         }
