@@ -17,7 +17,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("contract", "nodekeeper contract > contract.json"),
     ("continue", "nodekeeper continue sweep"),
     ("cost", "nodekeeper cost --since 7d --by label team"),
-    ("demand set", "nodekeeper demand set ci --count 3 --vcpus 2 --memory 4G --for 15m"),
+    ("demand set", "nodekeeper demand set ci --count 3 --size small --for 15m"),
     ("doctor", "nodekeeper doctor lab"),
     ("down", "nodekeeper down lab --cancel-jobs"),
     ("drain", "nodekeeper drain 3 --by 30m"),
