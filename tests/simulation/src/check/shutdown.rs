@@ -157,8 +157,11 @@ impl Check {
             return;
         }
         let up = model.rows(Table::Nodes).filter(|row| text(row, "state") != Some("cleaned")).count();
-        // A job of several nodes wants room for all of them.
-        let more = model.rows(Table::Jobs).map(|job| count(job, "nodes").saturating_sub(1)).max().unwrap_or(0);
+        // A job of several nodes wants room for all of them, and so do the jobs that wait together: the rows of what this run launches
+        // for some of them come later.
+        let nodes = |job: &Row| count(job, "nodes").max(1);
+        let waiting = model.rows(Table::Jobs).filter(|job| text(job, "state") == Some("queued")).map(nodes).sum();
+        let more = model.rows(Table::Jobs).map(nodes).max().unwrap_or(1).max(waiting) - 1;
         let up = up.saturating_add(usize::try_from(more).unwrap_or(0));
         if !self.policies(RUN).iter().any(|p| self.is_reason_enough((p, up), before, silent, heard_at)) {
             self.broken("invariant_a_shutdown_has_its_reason", format!("{before:?}"));
