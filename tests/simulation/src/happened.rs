@@ -99,6 +99,7 @@ pub const SITUATIONS: &[&str] = &[
     "a share was full",
     "what a share has used was counted",
     "a share waited for another",
+    "a bill was added up",
     "an array was submitted",
     "a pack was submitted",
     "a pack ended at its bound of failures",

@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod controllers;
+mod costs;
 mod leaving;
 mod listing;
 mod operators;
@@ -308,6 +309,7 @@ impl World {
                 break;
             }
         }
+        self.invariant_the_reasons_are_the_bill().await;
         self.outcome(&lived)
     }
 
