@@ -75,7 +75,8 @@ impl Ec2 {
     /// Adds the clients that ask what AWS offers. A program that does not call this is a twelfth smaller.
     #[must_use]
     pub fn with_offers(self, aws: &SdkConfig) -> Self {
-        Self { offers: Some(Arc::new(AwsOffers::connect(aws))), ..self }
+        let offers = AwsOffers { client: self.client.clone(), aws: aws.clone() };
+        Self { offers: Some(Arc::new(offers)), ..self }
     }
 
     /// The instances of this cluster, reached through this client. It cannot say what AWS offers.

@@ -91,17 +91,14 @@ fn by_name(patterns: &BTreeSet<String>) -> Vec<Filter> {
 /// What AWS offers in the region of its configuration.
 #[derive(Debug)]
 pub struct AwsOffers {
-    client: Client,
-    /// `None` if no region is configured.
-    prices: Option<PriceList>,
-    /// `None` if no region is configured.
-    quotas: Option<aws_sdk_servicequotas::Client>,
+    pub(crate) client: Client,
+    /// The clients of prices and quotas are made when they are asked, so that no start of a function waits for them.
+    pub(crate) aws: SdkConfig,
 }
 
 impl AwsOffers {
     pub fn connect(aws: &SdkConfig) -> Self {
-        let quotas = aws.region().map(|_| aws_sdk_servicequotas::Client::new(aws));
-        Self { client: Client::new(aws), prices: PriceList::connect(aws), quotas }
+        Self { client: Client::new(aws), aws: aws.clone() }
     }
 }
 
@@ -135,7 +132,7 @@ impl Offers for AwsOffers {
     }
 
     async fn prices(&self, types: &BTreeSet<String>) -> Result<BTreeMap<String, Usd>, CloudError> {
-        match &self.prices {
+        match PriceList::connect(&self.aws) {
             Some(prices) => prices.prices(types).await,
             None => Err(no_region(GET_PRODUCTS)),
         }
@@ -198,8 +195,8 @@ impl Offers for AwsOffers {
     }
 
     async fn quotas(&self) -> Result<BTreeMap<String, u64>, CloudError> {
-        match &self.quotas {
-            Some(client) => quotas::read(client).await,
+        match self.aws.region() {
+            Some(_) => quotas::read(&aws_sdk_servicequotas::Client::new(&self.aws)).await,
             None => Err(no_region(quotas::LIST)),
         }
     }
