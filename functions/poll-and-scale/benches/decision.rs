@@ -142,9 +142,21 @@ fn main() {
             growth::measure(name, &SIZES, prepare, |seen| poll_and_scale::plan(seen, at(100)));
         }
     }
-    let name = "100 busy nodes, jobs wait";
-    if only.is_empty() || only.iter().any(|word| name.contains(word.as_str())) {
-        let waiting = |n| queue(with_allocs(idle(100), &[ClientStatus::Running; 2]), n, |_, _| {});
-        growth::measure(name, &[10_000, 100_000, 1_000_000], waiting, |seen| poll_and_scale::plan(seen, at(100)));
+    let busy = || with_allocs(idle(100), &[ClientStatus::Running; 2]);
+    type Waiting<'a> = &'a dyn Fn(u32) -> Observation;
+    let waiting: [(&str, Waiting<'_>); 2] = [
+        ("100 busy nodes, jobs wait", &|n| queue(busy(), n, |_, _| {})),
+        ("100 busy nodes, jobs of 50 shares wait", &|n| {
+            let mut document = example_json();
+            document["share"] = (0..50).map(|n| json!({"name": format!("s{n}"), "members": ["*"]})).collect();
+            let mut seen = queue(busy(), n, |n, spec| spec.share = Some(format!("s{}", n % 50)));
+            seen.policy = Policy::from_json(&document).unwrap();
+            seen
+        }),
+    ];
+    for (name, prepare) in waiting {
+        if only.is_empty() || only.iter().any(|word| name.contains(word.as_str())) {
+            growth::measure(name, &[10_000, 100_000, 1_000_000], prepare, |seen| poll_and_scale::plan(seen, at(100)));
+        }
     }
 }
