@@ -20,10 +20,10 @@ async fn plan_shows_the_next_run_and_changes_nothing() {
     let saved = dir.path().join("saved").display().to_string();
     let live = world.run(&["plan", "--json", "--save", &saved]).await.json();
     assert_eq!(world.run(&["plan", "--state", &saved]).await.json(), live);
-    // With another policy the job costs more than the cap.
+    // With another policy each node costs more than the cap.
     let dear = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax_price_per_hour = 0.1\nmax = 4"));
-    let out = world.run(&["plan", "--policy", &dear]).await.done();
-    assert!(out.contains("reject  job#"), "{out}");
+    let error = world.run(&["plan", "--policy", &dear]).await.error();
+    assert!(error.contains("$0.10 allows no node: the cheapest size, small, costs $0.116 an hour"), "{error}");
     // A maximum of 0 pauses the cluster, and rejects nothing.
     let paused = file(&dir, "p.toml", &POLICY.replace("[nodes]\nmax = 4", "[nodes]\nmax = 0"));
     let waits = format!("job {} waits: nodes.max is 0, which pauses the cluster\n", id(1));
