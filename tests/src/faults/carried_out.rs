@@ -197,7 +197,7 @@ impl Draw {
             },
             ..JobSpec::running(["true"])
         };
-        spec.failure_policy.replace = self.is(0.5);
+        spec.failure_policy.replace = self.is(0.5) && spec.needs.nodes == 1;
         let mut job = Job::submit(fixtures::job_id(n), spec, at(i64::from(n))).unwrap();
         job.summary.version = Version::UNWRITTEN;
         job
