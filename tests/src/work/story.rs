@@ -146,7 +146,7 @@ async fn a_job_without_retries_that_is_drained_twice_ends_complete_and_its_story
     let mut policy = quick_policy();
     policy["nodes"] = json!({"max": 3, "min": 2});
     let mut world = World::with(policy, ec2_stand_in::Ec2Settings::default()).await;
-    let submit = ["submit", "--retry-lost", "0", "--retry", "lost=fail", "--kill-timeout", "1", "--", "forever"];
+    let submit = ["submit", "--retry", "lost=fail", "--kill-timeout", "1", "--", "forever"];
     let id: JobId = world.operate(&submit).await.trim().parse().unwrap();
     let copy = |copy| AllocId { job_id: id, member: 0, copy };
     for n in 0..2 {
