@@ -120,13 +120,19 @@ async fn a_cluster_that_does_not_answer_is_not_the_end_of_a_job() {
     let away = || DbError::Unreachable { operation: "BatchGetItem", detail: "no route".to_owned() };
     let (code, message) = ("AccessDeniedException", "x is not authorized");
     let denied = || DbError::Refused { operation: "BatchGetItem", code: code.to_owned(), message: message.to_owned() };
-    for (errors, exit) in [((0..60).map(|_| away()).collect(), 3), ((0..60).map(|_| denied()).collect(), 69)] {
+    for (errors, exit) in [((0..60).map(|_| away()).collect::<Vec<_>>(), 3), ((0..60).map(|_| denied()).collect(), 69)]
+    {
         let world = World::with_policy().await;
-        let mut person = world.clone();
-        let db = Watched { read_errors: Mutex::new(errors), ..Watched::new(world.cluster.dynamo.clone()) };
-        person.cluster.store = Store::new(Arc::new(db));
-        let said =
-            ran(&person, &["run", "--", "work"], Vec::new(), end_as(&world, EndCause::Exited { code: 3 }, "")).await;
+        let (db, mut person) = (Arc::new(Watched::new(world.cluster.dynamo.clone())), world.clone());
+        person.cluster.store = Store::new(Arc::clone(&db) as Arc<dyn Db>);
+        let happens = async {
+            while world.store().jobs().await.unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            db.read_errors.lock().unwrap().extend(errors);
+            end_as(&world, EndCause::Exited { code: 3 }, "").await;
+        };
+        let said = ran(&person, &["run", "--", "work"], Vec::new(), happens).await;
         assert_eq!(said.result.unwrap(), Exit::Code(exit), "{}", said.err);
     }
 }
