@@ -121,7 +121,7 @@ worlds! {
         ["a launch was in a capacity reservation", "drain"];
     a_part_of_the_queue_is_read: [1, 2, 3], "--small --hours 1 --queue-rows 4", [];
     rows_unreadable: [1, 2, 3], "--small --hours 1 --fault RowUnreadable=0.3", ["RowUnreadable"];
-    copies_leave: [9, 10, 15], "--hours 2 --fault CutOff=0.05 --fault CopyLeaves=0.3",
+    copies_leave: [9, 10, 14], "--hours 2 --fault CutOff=0.05 --fault CopyLeaves=0.3",
         ["CopyLeaves", "a copy stayed because the nodes of others go"];
     another_scheduler_demands: [1, 2, 12], "--small --hours 1 --fault ForeignWork=0.4 --fault ControllerWants=0.5", ["ControllerWants"];
     arrays: [1, 2, 3], "--small --hours 1 --fault ArrayArrives=0.3", ["an array was submitted", "an array had room", "an array was full"];

@@ -1,6 +1,6 @@
 //! The invariants of processes that start on the machines.
 
-use super::{Check, count, is_ended, is_final, is_wanted, node_id, text, time};
+use super::{Check, count, is_ended, is_final, is_true, is_wanted, node_id, text, time};
 use crate::core::lock;
 use crate::database::Model;
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -89,8 +89,8 @@ impl Check {
                     continue;
                 }
                 let row = model.get(&alloc_key(other)).cloned();
-                // What is told to stop still saves its work.
-                let stops = |r: &Item| text(r, "desired") == Some("stop") && !is_final(r);
+                // What is told to stop still saves its work. With `replace`, a copy runs beside it.
+                let stops = |r: &Item| text(r, "desired") == Some("stop") && !is_final(r) && !is_true(r, "replace");
                 let given_up = row.as_deref().is_none_or(|r| !is_wanted(r) && !stops(r)) && other != id;
                 let mine = model.get(&alloc_key(id)).cloned();
                 let mine_given_up = mine.as_deref().is_none_or(|r| !is_wanted(r));
