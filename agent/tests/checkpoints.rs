@@ -88,7 +88,7 @@ async fn a_try_begins_with_what_an_earlier_one_left_however_that_ended() {
     node.running(4).await;
     node.kill_agent();
     kill(Pid::from_raw(supervisor), Signal::SIGKILL).unwrap();
-    node.start(&["--boot-id", "the next one"]);
+    node.start(&["--boot-id", "b-2"]);
     let end = node.end_of(4).await;
     assert_eq!((end.client, number(&bucket, &end.run.checkpoint.unwrap())), (ClientStatus::Lost, 10));
 }

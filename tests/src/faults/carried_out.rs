@@ -123,7 +123,7 @@ impl Draw {
             policy["nodes"]["min"] = json!(self.below(1 + policy["nodes"]["max"].as_u64().unwrap() as u32));
         }
         if self.is(0.2) {
-            policy["nodes"]["max_price_per_hour"] = json!(f64::from(2 + self.below(12)) / 10.0);
+            policy["nodes"]["max_price_per_hour"] = json!(f64::from(4 + self.below(10)) / 10.0);
         }
         policy["launch"]["calls_per_second"] = json!(1000);
         policy["launch"]["max_per_run"] = json!(*self.one_of(&[60, 60, 60, 2]));
