@@ -113,7 +113,7 @@ worlds! {
         ["ZoneGone", "read_offers"];
     agents_take_no_work: [1, 2, 3], "--small --hours 1 --fault AgentRefuses=0.05", ["AgentRefuses"];
     machines_start_nothing: [1, 2, 3], "--small --hours 1 --fault CannotStart=0.05", ["CannotStart"];
-    gpus: [9, 31, 33], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.05 --fault AgentCrashes=0.02",
+    gpus: [9, 23, 29], "--small --hours 1 --fault GpusWanted=0.6 --fault GpuSick=0.2 --fault AgentCrashes=0.02",
         ["an alloc got GPUs beside another one", "an alloc lacked GPUs"];
     gpus_come_late: [7, 9, 11], "--small --hours 1 --fault GpusWanted=0.6 --fault GpusLate=0.7 --fault CutOff=0.02",
         ["GpusLate", "a node waited for its GPUs"];
