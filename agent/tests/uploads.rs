@@ -188,7 +188,7 @@ async fn what_a_running_command_has_printed_is_stored_before_it_ends_and_the_res
     assert_eq!(bucket.whole(0), None, "more may come");
     let on_disk = || std::fs::metadata(node.alloc_dir(0).join("output")).unwrap().blocks() * 512;
     node.until("the first piece takes up no room", |_| (on_disk() < 4 << 20).then_some(())).await;
-    // A new agent goes on with the last piece, and does not store the first one again, also if nothing notes that it is stored.
+    // A new agent goes on with the last piece. It does not store the first one again, although the note is gone.
     node.kill_agent();
     std::fs::remove_file(node.alloc_dir(0).join("stored")).unwrap();
     bucket.with(|s3| s3.calls.clear());

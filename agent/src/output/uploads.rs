@@ -4,7 +4,7 @@
 //! again, also by the next agent, until it is stored or dropped (see `outputs`); what a running command has printed is stored
 //! within about `EACH`, within `EACH_SOON` once EC2 has announced the end of the instance, and within `EACH_FOLLOWED` while somebody
 //! follows it; small outputs come first, so that one large output does not delay the others; an output that S3 refuses keeps no other one back; one piece of one output
-//! is in memory at a time; a piece that S3 has takes up no room on the disk.
+//! is in memory at a time; a whole piece takes up no room on the disk after S3 has it.
 //! Does not: remove anything from S3, or store output that comes after the end of the command.
 
 use super::output_files::Progress;
@@ -166,7 +166,7 @@ impl Uploader {
             let outputs = self.outputs.clone();
             let noted = blocking(move || match progress.end {
                 true => outputs.settled(id, progress),
-                // A full disk may take the note only after that.
+                // On a full disk, the note may need the room that the pieces give back.
                 false => outputs.files(id).free(progress.bytes).and_then(|()| outputs.files(id).note(progress)),
             });
             if let Err(error) = noted.await {

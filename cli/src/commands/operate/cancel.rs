@@ -97,7 +97,7 @@ fn cancelled_line(job: &Job) -> String {
     format!("{} cancelled{stopping}", job.summary.job_id)
 }
 
-/// The jobs with these ids or names, and how it goes if one was not found.
+/// The jobs with these ids or names, and the exit code: a name that is not found is a failure.
 async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, Exit)> {
     let (mut ids, mut known, mut exit) = (Vec::new(), BTreeSet::new(), Exit::Done);
     let finder = Finder::new(cluster);

@@ -42,7 +42,7 @@ pub struct SetArgs {
 }
 
 impl SetArgs {
-    /// One error lists all mistakes.
+    /// Checks the options. One error lists all mistakes.
     fn check(&self) -> Result<(), UsageError> {
         let (shortest, longest) = DemandSet::LASTS;
         let mut wrong = Vec::new();

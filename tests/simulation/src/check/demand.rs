@@ -171,7 +171,7 @@ impl Check {
     }
 
     /// No node is launched for a job while enough free nodes of its size and market have waited for work for some time.
-    /// Enough means as many nodes as members are queued. (A launch for `nodes.min` has no job in its reason.)
+    /// Enough means as many nodes as members are queued and sets want. (A launch for `nodes.min` has no job in its reason.)
     fn invariant_no_more_is_launched_than_work_can_use(&self, model: &Model, after: &Item) {
         let Some(job) = wanted_for(after).map(job_key) else { return };
         // If a size may fall back to another market, some of its nodes are useless for a job that asks for one market.
@@ -202,10 +202,15 @@ impl Check {
                 && !self.forgets(time(row, "assigned_at"))
         };
         let free: Vec<_> = model.rows(Table::Nodes).filter(is_free).map(|r| text(r, "node_id")).collect();
-        let queued = lock(&self.seen).queued.since(now - INDEX);
+        // A plan uses a node of a demand set for nothing else.
+        let (sets, queued) = {
+            let seen = lock(&self.seen);
+            (seen.sets.since(now - INDEX), seen.queued.since(now - INDEX))
+        };
         // Some nodes may have come back after the run read the records. Others may be needed for copies.
-        if free.len() >= queued.max(1) + MOVED {
-            let what = format!("{queued} members queued, free of this size: {free:?}: {after:?}");
+        if free.len() >= (sets + queued).max(1) + MOVED {
+            let what =
+                format!("{sets} wanted by sets, {queued} members queued, free of this size: {free:?}: {after:?}");
             self.broken("invariant_no_more_is_launched_than_work_can_use", what);
         }
     }
