@@ -1,4 +1,8 @@
 //! `nodekeeper-agent`: reads the command line, the environment and the clock, and passes them to the rest.
+//!
+//! Guarantees: no other file of the agent reads the clock or the environment; no descriptor of whatever started the
+//! agent reaches a job.
+//! Does not: decide anything.
 
 use aws_credential_types::Credentials;
 use clap::Parser;

@@ -1,4 +1,7 @@
-//! The working directory of `nodekeeper local`, and whether it runs there. Programs without the feature `local` use this too.
+//! The working directory of `nodekeeper local`, and whether it runs there. Programs without the feature `local` use
+//! this too.
+//!
+//! Does not: find a system whose directory `--dir` names.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;

@@ -16,6 +16,7 @@
 //!
 //! Guarantees: each start has new credentials, and only the environment file has them. All ports share the limits of connections
 //! (the crate `listener`).
+//! Does not: keep out programs of the owner, who can read the environment file anyway.
 
 use super::args::LocalEnv;
 use super::directory::REGION;

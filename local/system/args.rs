@@ -1,4 +1,6 @@
 //! The options of `nodekeeper local`, and what `main` reads for it.
+//!
+//! Does not: open what an option names. The parts do when they start.
 
 use super::ports;
 use crate::console::WallClock;

@@ -3,6 +3,7 @@
 //! Guarantees: only one `nodekeeper local` runs in a directory. Nothing is removed, and no process is ended, for a directory
 //! that `nodekeeper local` did not make or take over empty: the lock file says so. No symbolic link below it is followed. Other users
 //! read and list nothing here but what [SECURITY.md](../../../SECURITY.md#files) names.
+//! Does not: remove anything but `machines`, `logs`, `env` and `s3`.
 
 use super::error::{self, not_ours};
 use anyhow::bail;

@@ -1,4 +1,7 @@
 //! The signals that end the local system.
+//!
+//! Guarantees: once somebody listens, none of them kills this program, so the parts can be ended in order.
+//! Does not: end anything.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

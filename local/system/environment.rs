@@ -1,6 +1,8 @@
 //! The environment variables by which other programs find this system.
 //!
-//! Guarantees: only its owner can read the environment file, which holds the node key and the credentials of this start.
+//! Guarantees: only its owner can read the environment file, which holds the node key and the credentials of this
+//! start.
+//! Does not: change the environment of this program.
 
 use super::access::Gates;
 use super::args::{LocalArgs, LocalAuth};

@@ -1,4 +1,6 @@
 //! The region that the stand-in for EC2 offers: every template and subnet that the policy names.
+//!
+//! Does not: give them different contents. All templates have one image, and the subnets take zones in turn.
 
 use super::directory::REGION;
 use ec2_stand_in::{Ec2Settings, Ec2Subnet, LaunchTemplate, TemplateVersion};

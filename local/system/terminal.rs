@@ -1,4 +1,4 @@
-//! Output to the terminal.
+//! Output to the terminal. A terminal that is gone does not end the local system.
 
 use std::io::Write;
 

@@ -1,4 +1,6 @@
 //! How the node reaches the control plane, AWS and the services of its machine.
+//!
+//! Does not: decide what an answer changes on the node; `protocol` does.
 
 pub mod backoff;
 pub(crate) mod binding;

@@ -1,4 +1,6 @@
 //! The machine itself: what it has, whether it can take work, and its files.
+//!
+//! Does not: start or stop allocs.
 
 pub mod atomic_file;
 pub(crate) mod blocking;

@@ -1,5 +1,6 @@
 //! The interface between the agent and the commands that it starts, as processes or in containers.
 //!
+//! Guarantees: what a supervisor asks for has one form, whichever runtime starts the command.
 //! Does not: know alloc directories, exit records or the protocol.
 
 use crate::isolation::TaskIsolation;

@@ -1,4 +1,4 @@
-//! Numbers in the files of the kernel.
+//! Reads numbers from files of the kernel. A text without a number gives `None`, never 0.
 
 pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()

@@ -1,4 +1,6 @@
 //! Allocs on this machine: what is ordered, what runs, and how it ended.
+//!
+//! Does not: choose which allocs run here; the control plane does.
 
 pub mod alloc_dir;
 pub(crate) mod end_tasks;

@@ -1,4 +1,7 @@
 //! Standard output. Its errors name it.
+//!
+//! Guarantees: a closed pipe at standard output is told apart from a connection that breaks.
+//! Does not: decide what follows from an error.
 
 use std::io::{self, Stdout, Write};
 

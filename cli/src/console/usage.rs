@@ -1,4 +1,5 @@
-//! What is wrong with what a person gave.
+//! Errors that choose the exit code of a command: its command line is wrong, or what it needs does not answer at
+//! present.
 
 /// The command line itself, or what it names, is wrong: exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: the page needs nothing from elsewhere. uPlot draws the charts; its version and licence are in
 //! `page/uplot`.
+//! Does not: answer with data; `api` does.
 
 use axum::Router;
 use axum::http::header;

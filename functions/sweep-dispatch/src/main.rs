@@ -1,4 +1,5 @@
-//! sweep-dispatch as a Lambda function.
+//! sweep-dispatch as a Lambda function. `runtime::lambda` reads the clock and the environment; what it does is in
+//! `lib.rs`.
 
 #[tokio::main]
 async fn main() {

@@ -1,4 +1,7 @@
 //! One API call, and what every action may use of it.
+//!
+//! Guarantees: a call has the world for itself, and one time for everything that it does.
+//! Does not: read a clock, or ask a machine.
 
 use model::{Span, Time};
 

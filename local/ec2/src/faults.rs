@@ -1,4 +1,9 @@
-//! Failures on demand. A fault for a number of calls counts itself down. The faults that can be read back are those still to come.
+//! Failures on demand. A fault for a number of calls counts itself down, so what can be read back are the faults still
+//! to come.
+//!
+//! Guarantees: a call that fails by a fault changes nothing, and one whose answer is lost is carried out; a fault with
+//! a misspelt name is refused.
+//! Does not: fail anything at random. Whoever sets the faults chooses the calls.
 
 use model::{CapacityReservation, Market, Time};
 use serde::{Deserialize, Serialize};

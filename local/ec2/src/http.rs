@@ -1,4 +1,7 @@
 //! The HTTP server: requests in, answers out, and the stand-in's own paths below `/_stand-in`.
+//!
+//! Guarantees: each request sees all changes that are due at its time, however rarely requests come.
+//! Does not: check who calls, or signatures. The program that serves the router does.
 
 use axum::Router;
 use axum::body::{Body, Bytes};

@@ -1,4 +1,5 @@
-//! Instance ids in requests: checks that they are well-formed and known.
+//! Instance ids in requests: checks that they are well-formed and known. One that is not fails the whole call, as in
+//! EC2.
 
 use crate::api_error::{ApiError, clip};
 use crate::call::Ec2Call;

@@ -1,4 +1,7 @@
 //! Instances as XML, with the elements that the AWS SDK reads.
+//!
+//! Guarantees: an answer is about as long as EC2's, so that a client's memory and time are real.
+//! Does not: give true values where nodekeeper reads none: every instance is `x86_64`, with the same security group.
 
 use model::Market;
 

@@ -1,4 +1,7 @@
 //! The machine behind an instance: a process in `nodekeeper local`, nothing in tests.
+//!
+//! Guarantees: a machine hears of its start and its end once each, in this order.
+//! Does not: change an instance. One whose machine does not boot stays `running`, as in EC2.
 
 use model::Time;
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
-//! Requests that are signed with one pair of credentials.
+//! Lets a request to one service through only if one pair of credentials has signed it.
+//!
+//! Guarantees: the whole body is read and checked before the service gets the request.
+//! Does not: accept sessions of roles.
 
 use crate::sigv4::{self, Issued, Issuer, RawRequest, SignScope};
 use axum::body::{Body, Bytes};

@@ -1,4 +1,7 @@
 //! Secrets Manager's `GetSecretValue` and Parameter Store's `GetParameter`.
+//!
+//! Guarantees: only the session of a role gets a secret.
+//! Does not: know which role may read which secret, or versions of a secret.
 
 use crate::state::Rights;
 use axum::Json;

@@ -1,4 +1,7 @@
-//! The state that the services share: the credentials, and the place of the secrets.
+//! The state that the services share: the owner's credentials, the sessions, and the path of the file with the secrets.
+//!
+//! Guarantees: a file with secrets that other users can read is refused.
+//! Does not: keep secrets in memory. Each request reads the file, so that a person can change it meanwhile.
 
 use crate::sessions::Sessions;
 use axum::http::request::Parts;

@@ -1,4 +1,7 @@
 //! STS: `AssumeRole` and `GetCallerIdentity`.
+//!
+//! Guarantees: only the owner's credentials assume a role; a session lasts at most an hour.
+//! Does not: know which roles exist, or whom they trust: any ARN that looks like one of a role is accepted.
 
 use crate::sessions::date;
 use crate::state::Rights;

@@ -1,4 +1,6 @@
 //! What all calls have in common: their limits, and what their errors mean.
+//!
+//! Does not: judge the error of a launch; `refusal` does.
 
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use model::CloudError;

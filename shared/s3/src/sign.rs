@@ -1,8 +1,9 @@
 //! The signature of a call: of S3, and of other services that the agent calls.
 //!
+//! Guarantees: the signature covers the body, and counts from the time that the caller gives.
 //! Does not: send the call, or find credentials.
-//! Source: "Signature Calculations for the Authorization Header" in the Amazon S3 API Reference, and "Signature Version 4" in
-//! the IAM User Guide.
+//! Source: "Signature Calculations for the Authorization Header" in the Amazon S3 API Reference, and "Signature Version
+//! 4" in the IAM User Guide.
 
 use crate::Access;
 use aws_sigv4::http_request::{

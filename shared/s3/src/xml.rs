@@ -1,4 +1,6 @@
-//! XML, as far as answers of S3 need it.
+//! Reads the text of one element from an answer of S3.
+//!
+//! Does not: check the rest of the answer, or tell broken XML from an answer without the element.
 
 use quick_xml::Reader;
 use quick_xml::escape::unescape;

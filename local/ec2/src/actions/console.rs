@@ -1,4 +1,6 @@
-//! GetConsoleOutput.
+//! GetConsoleOutput: the end of what a machine wrote to its console.
+//!
+//! Does not: ask the machine. The text comes with the call, because no machine is asked under the lock of the region.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

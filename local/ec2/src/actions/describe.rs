@@ -1,4 +1,7 @@
 //! DescribeInstances: by id or by filter, in pages.
+//!
+//! Guarantees: an unknown id fails the whole call, and an unknown filter is refused. To ignore it would list too much.
+//! Does not: know filters except those by tag.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,7 @@
 //! The filters of lists of instances, types and places.
 //!
 //! Guarantees: a filter that the stand-in does not know is refused. If it ignored one, it would list too much.
+//! Does not: know the wildcard `?`.
 
 use crate::api_error::{ApiError, clip};
 use crate::wire::Params;

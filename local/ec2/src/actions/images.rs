@@ -1,7 +1,8 @@
 //! Whether an image runs on an instance type.
 //!
-//! Source of the messages: hashicorp/packer-plugin-amazon 649 (architecture), rancher/os 2160 (ENA). EC2 says more of boot modes than
-//! stands here ("Instance type requirements for UEFI boot mode", EC2 User Guide).
+//! Guarantees: an image or a type that the settings do not describe is not refused.
+//! Does not: know all rules of boot modes ("Instance type requirements for UEFI boot mode", EC2 User Guide).
+//! Source of the messages: hashicorp/packer-plugin-amazon 649 (architecture), rancher/os 2160 (ENA).
 
 use crate::api_error::ApiError;
 use crate::catalogue;

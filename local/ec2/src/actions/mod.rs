@@ -1,4 +1,7 @@
 //! Calls the function for each action of the API, and applies the faults to the call.
+//!
+//! Guarantees: a fault that fails the call comes before the action, and one that loses the answer comes after it.
+//! Does not: check parameters; each action does.
 
 pub(crate) mod console;
 pub(crate) mod describe;

@@ -1,6 +1,7 @@
 //! Pages of a list, and the tokens that ask for the next page.
 //!
 //! Guarantees: a token belongs to its query and expires. A client that follows the tokens gets each row once.
+//! Does not: keep a list between two pages: each page is cut from the list of its time.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,5 +1,9 @@
 //! RunInstances: reads the request, finds the earlier launch that the request repeats, checks quota and capacity, and
-//! launches. With `DryRun` it only reads the request.
+//! launches.
+//!
+//! Guarantees: a refused request and a dry run launch nothing; in one zone, a token launches once as long as EC2
+//! remembers tokens.
+//! Does not: check quota or capacity in a dry run, or refuse a parameter that it does not know.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

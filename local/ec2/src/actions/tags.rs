@@ -1,4 +1,4 @@
-//! The rules for tags.
+//! Reads the tags of a request, and refuses those that break EC2's rules.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! Launch templates: finds the version that a launch names.
+//!
+//! Does not: merge the version with the parameters of the launch; `run` does.
 
 use crate::api_error::{ApiError, clip};
 use crate::settings::{Ec2Settings, LaunchTemplate, TemplateVersion};

@@ -1,4 +1,4 @@
-//! TerminateInstances.
+//! TerminateInstances. It takes all instances of a call or none; to terminate one twice is no error.
 
 use crate::api_error::ApiError;
 use crate::call::Ec2Call;

@@ -1,4 +1,6 @@
-//! What a run does, and the cloud as a trait.
+//! The vocabulary of a run: its actions, the launch request, the limits on launches, and the cloud as a trait.
+//!
+//! Does not: decide or call anything.
 
 pub mod action;
 pub mod cloud;

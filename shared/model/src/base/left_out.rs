@@ -1,4 +1,7 @@
 //! Which fields JSON leaves out, and what a reader takes them for.
+//!
+//! Guarantees: what [`to_json`] writes has no field that is null.
+//! Does not: shorten a list. A null in a list stays.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Words and amounts that all else is made of.
+//! Words and amounts that all else is made of. They use no other folder of this crate.
 
 pub mod amounts;
 pub mod auth;

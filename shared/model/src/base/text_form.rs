@@ -1,4 +1,7 @@
 //! Types whose JSON is their text, and the error of a text that is none of them.
+//!
+//! Guarantees: JSON has the text that people read and type, and JSON with another text is an error.
+//! Does not: read or print the text. Each type does, by `FromStr` and `Display`.
 
 use super::mistakes::shown;
 use std::fmt::Display;

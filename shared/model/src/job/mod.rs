@@ -1,4 +1,6 @@
 //! What a user submits, how it ends, and what it used.
+//!
+//! Does not: know nodes or allocs; `run` has their records.
 
 pub mod array;
 pub mod container_env;

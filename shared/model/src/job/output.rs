@@ -1,5 +1,8 @@
-//! The output of an alloc: standard output and standard error as one sequence of bytes, in the order in which they came.
-//! [`Switches`] say which byte is of which.
+//! The output of an alloc: standard output and standard error as one sequence of bytes, in the order in which they
+//! came. [`Switches`] say which byte is of which.
+//!
+//! Guarantees: wrong switches from a broken node give bytes to the wrong stream, and lose none.
+//! Does not: hold or store the bytes.
 
 use crate::Span;
 use serde::{Deserialize, Serialize};

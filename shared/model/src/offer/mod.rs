@@ -1,4 +1,6 @@
 //! What the cloud offers, at which prices, and what its refusals mean.
+//!
+//! Does not: ask the cloud; the crate `cloud` does.
 
 pub mod catalogue;
 pub mod quotas;

@@ -1,4 +1,6 @@
 //! The records, each with its state machine, and what planning reads of them.
+//!
+//! Does not: store a record, or decide which change is made.
 
 pub mod after;
 pub mod alloc;

@@ -1,4 +1,8 @@
 //! Signs: whether the functions work.
+//!
+//! Guarantees: a function that does not run, that fails for a whole period, or that does nothing of what it plans needs
+//! an operator; a single failed run does not.
+//! Does not: look at schedules, logs or permissions in AWS. It judges by what the runs noted.
 
 use super::facts::{Facts, Next, Raised, SignLevel};
 use super::say::{one_line, several, when};

@@ -1,5 +1,6 @@
 //! Signs: nodes and instances.
 //!
+//! Guarantees: a state that usually ends by itself needs an operator only after the time that it usually takes.
 //! Does not: change a node. The plan decides what follows, by rules of its own.
 
 use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};

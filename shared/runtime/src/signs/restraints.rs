@@ -1,4 +1,6 @@
-//! Signs: what holds something back, and rows that are not used.
+//! Signs: limits, brakes, caps and quotas, which hold something back; also rows that no run uses, and recent warnings.
+//!
+//! Does not: end a limit or a brake, or correct a row.
 
 use super::facts::{Facts, Raised, SignLevel, caps as caps_of};
 use super::say::{one_line, rough, when};

@@ -1,6 +1,7 @@
 //! Times and numbers as texts for people.
 //!
 //! Guarantees: a text of somebody else stays on one line and cannot control a terminal.
+//! Does not: say exactly when. The records have the times.
 
 use model::names::is_obeyed;
 use model::{Span, Time};

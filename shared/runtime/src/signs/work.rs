@@ -1,4 +1,8 @@
 //! Signs: jobs, allocs and demand.
+//!
+//! Guarantees: failed jobs need an operator only if the cluster may be the cause: several failed within an hour, and
+//! more than half.
+//! Does not: say anything about allocs on a silent node, which has a sign of its own.
 
 use super::facts::{Facts, Raised, SignLevel, at_most};
 use super::say::{one_line, rough, several, when};

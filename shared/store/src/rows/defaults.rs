@@ -1,4 +1,7 @@
-//! Every default of the contract: a row without the attribute reads as the row that has the default.
+//! Tests each default of the contract: a row without the attribute reads as the row that has the default.
+//!
+//! Guarantees: a default that the contract names and no reader applies fails a test.
+//! Does not: find a default that the contract does not name.
 
 use super::json::attribute;
 use crate::rows::{self, from_item, row};

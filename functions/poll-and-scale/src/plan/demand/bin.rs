@@ -1,5 +1,7 @@
 //! One bin, and the order in which bins are filled.
 //!
+//! Guarantees: two plans over the same nodes fill them in the same order, so a booting node goes to the job that it was
+//! launched for.
 //! Does not: choose a bin for a job (`packing` does).
 
 use model::{Capacity, JobId, JobSummary, Machine, NodeId, Time, Usd};

@@ -1,5 +1,7 @@
 //! The demands of the queue: what each of them waits for, and whether it can ever be met.
 //!
+//! Guarantees: a job is called impossible only by what the policy and the catalogue allow, never because EC2 is short
+//! of a type at present.
 //! Does not: find room for a demand (`packing` does).
 
 use super::super::actions::Action;
