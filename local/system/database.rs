@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 
 /// The policy when none is given.
 pub(super) const POLICY_TOML: &str = include_str!("policy.toml");
-/// The least time between two looks for expired rows. In AWS, DynamoDB may take days to delete them.
+/// The least time between two searches for expired rows. In AWS, DynamoDB may take days to delete them.
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 /// A poll reads every row, so the pause after it is at least this many times as long as the poll.
 const SWEEP_REST: u32 = 100;

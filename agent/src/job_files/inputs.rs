@@ -36,13 +36,13 @@ const EACH_MIB: Duration = Duration::from_secs(1);
 const CHUNK: usize = 256 << 10;
 const A_DAY: Duration = Duration::from_secs(86_400);
 
-/// How many bytes of the inputs are here.
+/// How many bytes of the inputs have reached the node.
 #[derive(Debug, Default)]
 pub struct FetchedInputs {
     /// Of all inputs whose size is known.
     all: AtomicU64,
     done: AtomicU64,
-    /// The file that is being written: it is as long as what came, but for the parts that come at the moment.
+    /// The file that is being written. Its length counts what has come of it; the parts on their way are not in it yet.
     file: Mutex<Option<File>>,
 }
 
@@ -119,7 +119,7 @@ impl JobFiles<'_> {
         given.map_err(|e| Obstacle::of_node("the inputs cannot be given to the job", &e))
     }
 
-    /// Puts the checkpoint there, in the place of what other inputs have there. Without one, the folder is made.
+    /// Puts the checkpoint into the folder `keep`, where it replaces what other inputs have put. Without a checkpoint, makes the folder.
     async fn begin_with_checkpoint(&self, work: &Path, keep: &str, at: SystemTime) -> Result<(), Obstacle> {
         let what = format!("the checkpoint {keep} cannot be put there");
         let cannot = |e: io::Error| Obstacle::of_given(&what, &e);
@@ -199,7 +199,7 @@ impl JobFiles<'_> {
         let has_room_for_two =
             DiskRoom::of(&self.alloc.dir.work()).is_ok_and(|room| room.now >= content.bytes.saturating_mul(2));
         if form != Form::Tree && !has_room_for_two && !cache.has(content, self.now()) {
-            // There is no room to keep it for other jobs too.
+            // The disk has no room for a second copy, which other jobs could use.
             patiently(what, PATIENCE, async || get(create(&to)?).await).await?;
             check(content, &to).await.map_err(|e| Obstacle::from(e).about(what))?;
             return finish(&to, form, at).map_err(|e| Obstacle::of_given(what, &e));

@@ -97,7 +97,7 @@ fn open_output(work: &WorkDir, path: &str) -> io::Result<Option<OutputForm>> {
     Ok(folder.map(|folder| OutputForm::Folder(ArchivedOutput { folder, work, at, prefix, pattern: Some(pattern) })))
 }
 
-/// The same file, to be read from its beginning.
+/// Opens the file once more, to read it from its beginning.
 fn again(file: &File) -> io::Result<File> {
     File::open(path_of(file))
 }
@@ -219,7 +219,7 @@ impl Write for ArchivePipe {
     }
 }
 
-/// An archive as it is made. When this value is dropped, the making ends.
+/// The reading end of an archive that a thread makes. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Archive {
     from: DuplexStream,

@@ -26,7 +26,7 @@ const APART: Duration = Duration::from_secs(3600);
 const FIRST_PAUSE: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4 * 3600);
 
-/// How often the disk is tried: while it works, and while it does not.
+/// The time between two tries of the disk: after one that worked, and after one that failed.
 const TRY_EVERY: Duration = Duration::from_secs(60);
 const TRY_SOON: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ pub struct Fitness {
     /// The allocs that failed to start since the last one that started.
     failed: BTreeSet<AllocId>,
     failed_at: Option<Instant>,
-    /// Why the last of them could not, and until when the node takes no work.
+    /// Why the last of them failed, and until when the node takes no work.
     refuses: Option<(String, Instant)>,
     /// How often the node has refused since an alloc was started.
     pauses: u32,

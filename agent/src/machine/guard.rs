@@ -90,7 +90,7 @@ impl Guard {
         None
     }
 
-    /// The addresses of the metadata that a job with this id reaches as a process. A job in a container reaches the same ones,
+    /// The addresses of the metadata that a job with this user id reaches as a process. A job in a container reaches the same ones,
     /// because it has the network and the user ids of the machine.
     async fn reach(&self, id: u32) -> io::Result<Vec<SocketAddr>> {
         let probe = self.probe(id, None, self.metadata.clone());

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long a disk may take nothing before the output is given up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The same wait after the command has ended. It is shorter, because the end of the alloc waits for it.
+/// [`PATIENCE`] after the command has ended. It is shorter, because the end of the alloc waits for it.
 const PATIENCE_AT_END: Duration = Duration::from_secs(60);
 
 /// The wait between two attempts to write.

@@ -114,7 +114,7 @@ impl CredentialsService {
                 *issued = Some(new.clone());
                 Ok(new)
             }
-            // GrantedKeys credentials are used until they end, unless the control plane denies them.
+            // Granted credentials are used until they end, unless the control plane denies them.
             Err(error) => match (denial(&error), issued.as_ref()) {
                 (None, Some(issued)) if issued.counts() => Ok(issued.clone()),
                 (Some(why), _) => Err(refused(StatusCode::FORBIDDEN, why)),

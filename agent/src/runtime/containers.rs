@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 /// For how long after the agent's start a job with an image waits for a runtime that is installed and does not answer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the runtimes are asked meanwhile, and later.
+/// The time between two questions to the runtimes: within [`PATIENCE`], and later.
 const ASK_SOON: Duration = Duration::from_secs(2);
 const ASK_EVERY: Duration = Duration::from_secs(60);
 
@@ -75,7 +75,7 @@ impl Containers {
         containers
     }
 
-    /// Asks again until a wanted runtime works. Does not end.
+    /// Asks again until a wanted runtime works. The future never ends, because the agent ends if one of its loops does.
     pub async fn watch(&self) {
         while self.wanted != WantedRuntime::None && self.working().is_none() {
             sleep(if self.since.elapsed() < PATIENCE { ASK_SOON } else { ASK_EVERY }).await;

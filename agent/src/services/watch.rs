@@ -27,17 +27,17 @@ const GIVEN_UP: Duration = Duration::from_secs(600);
 /// The longest time that a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What the agent knows of a service from one look to the next.
+/// What the agent remembers of a service between two rounds.
 #[derive(Debug)]
 struct ServiceHealth {
     /// Why it could not be reached at first: later failures may say the same in other words.
     why: Option<String>,
     since: Instant,
-    /// When somebody but the agent last called it.
+    /// When a process other than the agent last called it.
     called: Instant,
 }
 
-/// Reads the files again and again, and tells the control plane at once when the node cannot reach a service, or can again.
+/// Reads the files every [`READ_EVERY`]. Sends a heartbeat at once when the node cannot reach a service, or can again.
 pub async fn watch(state: &SharedNode, services: &Services, clock: NodeClock) {
     let mut healths = BTreeMap::new();
     loop {

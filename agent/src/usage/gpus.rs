@@ -36,7 +36,7 @@ pub(crate) fn write_gpu_samples(samples: &GpuSamples, file: &Path) -> io::Result
 pub(crate) struct GpuMeter {
     uuids: Vec<String>,
     file: PathBuf,
-    /// When the last counted look was written.
+    /// When the last counted samples were written.
     counted: Option<SystemTime>,
     percents: u64,
     samples: u64,
@@ -54,7 +54,7 @@ impl GpuMeter {
         self.counted = self.written_at();
     }
 
-    /// Counts the last look, if it is a new one.
+    /// Counts the last samples, if they are new.
     pub(crate) fn sample(&mut self) {
         let written_at = self.written_at();
         if written_at == self.counted {
@@ -77,12 +77,12 @@ impl GpuMeter {
         file.modified().ok()
     }
 
-    /// How busy they were on average; `None` if no look says it.
+    /// How busy the GPUs were on average, in percent; `None` without a sample.
     pub(crate) fn percent(&self) -> Option<u64> {
         (self.samples > 0).then(|| (self.percents + self.samples / 2) / self.samples)
     }
 
-    /// The most memory in use on one of them.
+    /// The most memory that was in use on one GPU, in MiB.
     pub(crate) const fn memory_mib(&self) -> Option<u64> {
         self.memory_mib
     }

@@ -134,7 +134,7 @@ impl Meter {
                 let group = group.as_deref();
                 let cpu_ms = group.and_then(group::cpu_ms).or_else(|| processes::children_cpu_ms(own));
                 let io = group.and_then(group::io).or_else(|| processes::children_io(own));
-                // For a command that ended before the first look, only the peak is known.
+                // For a command that ended before the first sample, only the peak is known.
                 (cpu_ms, group.and_then(group::peak_kib), io)
             }
             Counter::Container(container) => (container.counts.cpu_ms, None, container.counts.io),

@@ -57,7 +57,7 @@ const ENDED: &str = "ended";
 /// Marks an alloc whose processes were killed, and do not die.
 const UNENDED: &str = "unended";
 
-/// The file beside `allocs/` with the usage of the GPUs at the agent's last look.
+/// The file beside `allocs/` with the agent's last samples of the GPUs.
 pub const GPU_SAMPLES: &str = "gpu-samples.json";
 
 /// Disk space for the exit record.

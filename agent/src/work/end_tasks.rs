@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long the first look waits for the end of an alloc. Most allocs end at once.
+/// How long the first call waits for the end of an alloc. Most allocs end at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// The allocs that are being ended, each in a task of its own.

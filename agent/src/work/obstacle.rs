@@ -24,7 +24,7 @@ pub enum Obstacle {
     Node(String),
     /// A service does not answer, or refuses the node itself.
     Service(Service, String),
-    /// The alloc was told to stop meanwhile.
+    /// The alloc was told to stop before its command began.
     Stopped(String),
 }
 
@@ -58,7 +58,7 @@ impl Obstacle {
         Self::Node(format!("{what}: {error}"))
     }
 
-    /// The same, with what could not be done.
+    /// The obstacle with a text that begins with what could not be done.
     #[must_use]
     pub fn about(self, what: &str) -> Self {
         let about = |why: String| format!("{what}: {why}");

@@ -84,7 +84,7 @@ fn above_mib(allowed: u64, pids: &[i32]) -> Option<u64> {
     let (mut own, mut shared) = (0, 0);
     for pid in pids {
         let [all, shared_memory] = memory_kib(*pid, "smaps_rollup", ["Pss", "Pss_Shmem"]);
-        // A process whose `smaps_rollup` cannot be read counts with all that it shares.
+        // If `smaps_rollup` cannot be read, memory that the process shares counts as its own.
         let all = if all == 0 { memory_kib(*pid, "status", ["VmRSS"]).into_iter().sum() } else { all };
         own += all.saturating_sub(shared_memory);
         shared += shared_memory;

@@ -21,14 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The waits between looks: each is twice the one before.
+/// The waits between measurements: each is twice the one before.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The longest look.
+/// The longest time of one measurement.
 const LONGEST_SCAN: Duration = Duration::from_secs(10);
 
-/// The longest look after the command has ended, because the end of the alloc waits for it.
+/// The longest time of the measurement after the command has ended, because the end of the alloc waits for it.
 const LAST_SCAN: Duration = Duration::from_millis(200);
 
 /// The wait after a measurement is at least this many times as long as the measurement.
@@ -46,7 +46,7 @@ impl MostScratch {
         self.0.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// In MiB; `None` if no look has found anything.
+    /// In MiB; `None` if no measurement has found anything.
     pub(crate) fn mib(&self) -> Option<u64> {
         let bytes = self.0.load(Ordering::Relaxed);
         (bytes > 0).then(|| bytes.div_ceil(1 << 20))

@@ -34,7 +34,7 @@ pub(crate) struct JobChange<'a> {
 }
 
 impl JobChange<'_> {
-    /// The jobs that stay as they are have ended already.
+    /// Cancels each job that has not ended.
     pub(crate) async fn cancel(cluster: &Cluster) -> anyhow::Result<Self> {
         let (keep, by) = (retention(cluster).await?, cluster.reach.who.name().await?.to_owned());
         let after = move |job: &Job, now| job.cancel(&by, keep.finished, now);

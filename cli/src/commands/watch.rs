@@ -1,7 +1,7 @@
 //! `--watch`: shows a list again and again.
 //!
 //! Guarantees: on a terminal each list replaces the one before; in a pipe they follow each other. An error is shown,
-//! and the next one follows; after several failed looks in a row the command fails.
+//! and the next one follows; after several failed reads in a row the command fails.
 //! Does not: know what it shows.
 
 use crate::console::show::{self, Screen};
@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time between two looks. Each look reads the whole cluster, as a run does.
+/// The time between two reads. Each reads the whole cluster, as a run does.
 const PERIOD: Duration = Duration::from_secs(5);
 const FAILED_READS: u32 = 5;
 

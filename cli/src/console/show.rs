@@ -17,7 +17,7 @@ use store::{DbError, Listed, Unreadable, WriteError};
 
 /// The most characters of an error that are shown.
 const MOST_OF_ERROR: usize = 8000;
-/// The most characters that are shown of the words of another, such as one mistake of many.
+/// The most characters that are shown of a text from elsewhere, such as one mistake of many.
 const MOST_OF_WORDS: usize = 600;
 
 /// The columns and fields whose words are states. Only these words have colours.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use store::{DbError, Store};
 
-/// With more rows than this, all are forgotten.
+/// With more rows than this, all are forgotten. So the memory of a page that is open for days stays bounded.
 const KEPT: usize = 10_000;
 
 /// Rows by job, each with the version that the index had of the job.

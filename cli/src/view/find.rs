@@ -92,7 +92,7 @@ impl Meant {
         self
     }
 
-    /// The numbers of this job in its array that are meant. A job that is no pack has one.
+    /// Which elements of its array this job stands for: several only if it is a pack.
     pub(crate) fn elements(&self, job: &Job) -> Ranges {
         self.packs.get(&job.summary.job_id).cloned().unwrap_or_else(|| elements(job))
     }
@@ -163,7 +163,7 @@ impl<'a> Finder<'a> {
         let text = text_of(given);
         let Some((array, numbers)) = numbered(text) else { return self.with_name(text).await };
         let by_number = self.of_numbers(array, &numbers).await;
-        // A job may have such a name.
+        // `NAME[3]` may also be the whole name of a job.
         match (self.with_name(text).await, by_number) {
             (Err(e), by_number) if e.is::<NoSuch>() => by_number,
             (Ok(_), Ok(_)) => Err(anyhow::anyhow!(
@@ -180,7 +180,7 @@ impl<'a> Finder<'a> {
         self.meant(given).await.map(|meant| meant.ids)
     }
 
-    /// The same for a command that changes whole jobs: an element of a pack is none.
+    /// As [`Finder::jobs`], for a command that changes whole jobs: an element of a pack is an error.
     pub(crate) async fn whole_jobs(&self, given: &str) -> anyhow::Result<Vec<JobId>> {
         let meant = self.meant(given).await?;
         let packs = self.cluster.store.jobs_of(meant.packs.keys().copied()).await?.rows;
@@ -337,7 +337,7 @@ impl<'a> Finder<'a> {
         Ok((self.meant(text).await?, None))
     }
 
-    /// As [`Finder::work`], of one job.
+    /// As [`Finder::work`]. Several jobs are an error.
     pub(crate) async fn work_of_one(&self, given: &str) -> anyhow::Result<(JobId, Option<AllocId>)> {
         let (meant, only) = self.work(given).await?;
         match meant.ids.as_slice() {

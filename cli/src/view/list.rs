@@ -102,7 +102,7 @@ impl ListQuery {
         self.of_lines(rows, state, |rows| rows)
     }
 
-    /// The same of the lines that `lines` makes of the rows that match.
+    /// As [`Self::of`], of the lines that `lines` makes of the rows that match.
     pub(crate) fn of_lines<T: Serialize>(
         &self,
         rows: Vec<T>,

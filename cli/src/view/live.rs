@@ -86,7 +86,7 @@ impl LiveView {
         Ok(JobsPart { rows: ended.iter().map(|ended| row_of(ended).1).collect(), next })
     }
 
-    /// Where the jobs of this list go on behind those that are known; `None` if all are.
+    /// The place after the last known job of this list, for the next part; `None` if all jobs are known.
     pub(crate) fn place_after(&self, stored: &EndedJobs, state: JobState) -> Option<String> {
         self.more(stored).find(|more| End::of(*more) == End::of(state))?;
         match End::of(state) {

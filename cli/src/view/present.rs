@@ -54,7 +54,7 @@ impl Snapshot {
         next.or_else(|| job.own_wait(self.now).map(|why| why.to_string()))
     }
 
-    /// The same, with what it would take.
+    /// Why a job waits, when it starts, and what it would take.
     pub(crate) fn wait_of(&self, job: &JobSummary) -> JobWait {
         let because = self.waits_because(job);
         match &self.next {

@@ -102,7 +102,7 @@ impl JobRow {
         self.waits_because.as_deref().or(self.reason.as_deref())
     }
 
-    /// The order of the page.
+    /// The place of the row in the lists of the page, the smallest first.
     pub(super) fn order(&self, now: Time) -> (u8, Reverse<u32>, Reverse<Time>, JobId) {
         let JobSummary { job_id, state, priority, submitted_at, .. } = self.summary;
         let news = self.finished_at.is_some_and(|at| now.since(at) <= NEWS);

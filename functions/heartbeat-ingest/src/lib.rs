@@ -84,7 +84,7 @@ const IDLE_TO_WAIT: f64 = 8.0;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat<'a> {
     pub(crate) cached: &'a CachedPolicy,
-    /// Between 1 and [`LONGEST_JITTER`].
+    /// The factor by which chance lengthens the time to the next call: between 1 and [`LONGEST_JITTER`].
     jitter: f64,
     now: Time,
 }

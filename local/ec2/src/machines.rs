@@ -44,5 +44,5 @@ impl Machines for NoMachines {
     fn stop(&self, _instance_id: &str) {}
 }
 
-/// A hook call still to be made.
+/// A hook call that nobody has made yet.
 pub(crate) type HookCall = Box<dyn FnOnce(&dyn Machines) + Send>;

@@ -39,11 +39,11 @@ pub enum OpenedEntry {
 /// What a walk does with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// It, and all that is in it.
+    /// The entry, and all that is in it.
     All,
-    /// It, and what is wanted of that which is in it.
+    /// The entry itself. The walk asks again about each entry in it.
     Alone,
-    /// What is in it may be wanted.
+    /// Not the entry itself, but the walk asks about each entry in it.
     Within,
     No,
 }

@@ -62,7 +62,7 @@ pub fn unpack(archive: &mut File, into: &Beneath) -> io::Result<()> {
     unpack_within(archive, into, &mut Allowance::default())
 }
 
-/// The same, as long as the allowance lasts.
+/// As [`unpack`], until the allowance is used up: that is an error.
 pub fn unpack_within(archive: impl Read, into: &Beneath, allowance: &mut Allowance) -> io::Result<()> {
     let mut folders = Vec::new();
     for entry in Archive::new(allowance.reading(archive)).entries()? {
@@ -83,7 +83,7 @@ pub fn unpack_within(archive: impl Read, into: &Beneath, allowance: &mut Allowan
     into.finish(None)
 }
 
-/// The names of all in an archive but its folders.
+/// The names of all entries of an archive except its folders.
 pub fn names(archive: &mut File) -> io::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     for entry in Archive::new(archive).entries()? {

@@ -103,7 +103,7 @@ impl StoredPast {
     async fn read(store: &Store, span: Span, now: Time) -> Result<(Self, Time), DbError> {
         let policy = PolicyNow::of(&store.control().await?);
         let from = now - span.min(policy.kept).min(LONGEST);
-        // The records are read after the events, so that they know everything that the events told. An alloc that ends meanwhile is
+        // The records are read after the events, so that they contain everything that the events report. An alloc that ends meanwhile is
         // in both lists, and in neither if they were read the other way round.
         let nodes = async { Ok((store.slot_events(from, MOST).await?, store.nodes_listed(1).await?.rows)) };
         let allocs = async { Ok((store.live_allocs_listed(1).await?.rows, store.ended_allocs(from, MOST).await?)) };

@@ -94,9 +94,9 @@ pub struct NodeLifetime {
     pub to: Option<Time>,
     /// The phases and when they began, in the order of time. [`Phase::Idle`] stands for both phases of a ready node.
     phases: Vec<(Time, Phase)>,
-    /// What operators said, and when.
+    /// The intents that operators set, and when.
     pub(crate) intents: Vec<(Time, Intent)>,
-    /// 0: it is not known.
+    /// 0 if not known.
     pub vcpus: u32,
 }
 
@@ -126,7 +126,7 @@ impl NodeLifetime {
         }
     }
 
-    /// A life whose first known step is this one: its launch was earlier, or was not told.
+    /// A life whose first known step is this one: its launch was earlier, or left no event.
     fn begin_before(slot: Slot, at: Time, step: &NodeStep) -> Self {
         let mut life = Self::begin(slot, at, None, &BTreeMap::new());
         if matches!(step, NodeStep::Silent | NodeStep::Going | NodeStep::Clean(_)) {

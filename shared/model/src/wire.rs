@@ -147,7 +147,7 @@ named_fields! {
 }
 
 impl NodeHealth {
-    /// The same with texts that a record has room for.
+    /// Cuts its texts to the length for which a record has room.
     #[must_use]
     pub fn clipped(mut self) -> Self {
         let Self { refuses, gpus_sick, unended, fails, reaches, .. } = &mut self;

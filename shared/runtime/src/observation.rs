@@ -239,7 +239,7 @@ impl Observation {
         Lists::read(store, cloud, Audience::Run, now).await?.observed(store).await
     }
 
-    /// The same for a run that places jobs.
+    /// As [`Self::read`], for a run that places jobs: it takes the turn for jobs under limits, and gives it up if the reading fails.
     pub async fn read_in_turn(store: &Store, cloud: &dyn Cloud, now: Time) -> Result<Self, ObserveError> {
         let read = async { Lists::read(store, cloud, Audience::Turn, now).await?.observed(store).await }.await;
         if read.is_err() {
@@ -248,7 +248,7 @@ impl Observation {
         read
     }
 
-    /// The same with jobs that are put off, for a person. No run reads them before they are due.
+    /// Adds jobs that are put off, for a person. No run reads them before they are due.
     pub async fn with_put_off(mut self, store: &Store) -> Result<Self, ObserveError> {
         self.jobs = placed_last(store.put_off(BEHIND_FOR_A_PERSON).await?.jobs, self.jobs);
         self.sort();
@@ -418,7 +418,7 @@ impl Observation {
         self.instances.sort_by(|a, b| a.instance_id.cmp(&b.instance_id));
     }
 
-    /// The same, where the nodes whose records list other allocs than this observation has are partially read.
+    /// Marks as partially read each node whose record lists other allocs than this observation has.
     pub(crate) fn with_differing(mut self) -> Self {
         self.partially_read = self.differing().map(|(node_id, _)| node_id).collect();
         self

@@ -24,7 +24,7 @@ pub enum S3Error {
     /// The object has more bytes than the caller takes.
     #[error("the object has more than {most} bytes: {bytes}")]
     TooLarge { bytes: u64, most: u64 },
-    /// What is to be stored is not what the caller said, or the object is not what it was.
+    /// The file to store has another digest than the caller said, or the object changed while it was read.
     #[error("it changes meanwhile")]
     Changed,
 }

@@ -40,7 +40,7 @@ impl S3 {
         self.get_from(place, 0, most).await
     }
 
-    /// The same from this byte on, which must be there. The head then counts the bytes from there.
+    /// Reads an object from this byte on, which must exist. The head then counts the bytes from there.
     pub async fn get_from(&self, place: &S3Place, from: u64, most: u64) -> Result<(Head, Vec<u8>), S3Error> {
         let mut call = Call::new(Method::GET, place);
         if from > 0 {
@@ -56,7 +56,7 @@ impl S3 {
         self.get_into(place, File::create(path).await?, most, |_| Ok(())).await
     }
 
-    /// The same for an open file. If the answer says how many bytes the object has, `reserve` is called with their number before the
+    /// As [`Self::get_file`], into an open file. If the answer says how many bytes the object has, `reserve` gets their number before the
     /// first one is written.
     pub async fn get_into(
         &self,

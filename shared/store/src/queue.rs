@@ -119,7 +119,7 @@ impl Store {
         self.ended_in(ends, (Some(since), None), most).await
     }
 
-    /// The same of the jobs that had ended at this time.
+    /// The jobs that ended last in this way, the newest first: at most `most`, and none that ended after `until`.
     pub async fn ended_until(&self, end: End, until: Time, most: usize) -> Result<Vec<Ended>, DbError> {
         self.ended_in(&[end], (None, Some(until)), most).await
     }

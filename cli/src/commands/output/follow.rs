@@ -41,7 +41,7 @@ pub(crate) struct Follower<'a> {
     printed: String,
     planned_at: Option<Time>,
     failed_reads: u32,
-    /// Since when the cluster does not answer, and whether that was told.
+    /// Since when the cluster does not answer, and whether the person has read that.
     silent: Option<(Time, bool)>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Follower<'a> {
         Self { cluster, jobs, verbosity, printed: String::new(), planned_at: None, failed_reads: 0, silent: None }
     }
 
-    /// How long to wait before the next look.
+    /// How long to wait before the next read.
     pub(crate) fn pause(&self) -> Duration {
         let open = self.jobs.iter().filter(|job| !job.summary.state.is_ended()).count();
         POLL.max(POLL_OF_EACH.saturating_mul(u32::try_from(open).unwrap_or(u32::MAX)))
@@ -138,7 +138,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// The progress of one job. `None` if nothing is known, or if it cannot be read now: the next look tries again.
+    /// The progress of one job. `None` if nothing is known, or if it cannot be read now: the next read tries again.
     async fn one(&mut self, job: &Job, now: Time) -> Option<String> {
         let store = &self.cluster.store;
         match job.summary.state {

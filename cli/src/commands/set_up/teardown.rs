@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use store::Listed;
 
-/// The time between two looks.
+/// The time between two rounds.
 const PERIOD: Duration = Duration::from_secs(5);
-/// How many looks in a row may fail.
+/// How many rounds in a row may fail.
 const FAILED_READS: u32 = 6;
 
 #[derive(Args, Clone, Debug)]
@@ -78,10 +78,10 @@ async fn launch_nothing(cluster: &Cluster, now: Time) -> anyhow::Result<Option<u
     Ok(Some(version))
 }
 
-/// How many waiting jobs are cancelled in one look: a queue may be longer than the memory.
+/// How many waiting jobs one round cancels: a queue may be larger than the memory of this program.
 const CANCELLED_TOGETHER: usize = 10_000;
 
-/// Cancels the jobs that have not ended: of a long queue the first ones, and the next look cancels more.
+/// Cancels the jobs that have not ended: of a long queue the first ones, and the next round cancels more.
 async fn cancel_all(cluster: &Cluster, clock: &WallClock) -> anyhow::Result<usize> {
     let how = JobChange::cancel(cluster).await?;
     let jobs = cluster.store.queue_listed(CANCELLED_TOGETHER).await?.jobs;
@@ -128,7 +128,7 @@ pub(crate) async fn wait(
                     said = left.line;
                 }
             }
-            // A teardown may last for an hour, so one failed look does not end it.
+            // A teardown may last for an hour, so one failed round does not end it.
             Err(e) if failed + 1 < FAILED_READS => {
                 (failed, empty_since) = (failed + 1, None);
                 writeln!(context.err, "nodekeeper: {}: looking again", show::error(&e))?;

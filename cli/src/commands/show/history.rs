@@ -60,7 +60,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &HistoryArgs) -> anyhow
     Ok(table(&story, now).print(context.out)?)
 }
 
-/// A time is exact, relative to now, and relative to the beginning of the story.
+/// Shows each time in three ways: exact, relative to now, and since the beginning of the story.
 pub(super) fn table(story: &[Happening], now: Time) -> Rows {
     let begin = story.first().map_or(now, |h| h.at);
     let cells = |Happening { at, subject, action, reason }: &Happening| {

@@ -90,7 +90,7 @@ impl Acting<'_> {
             return;
         }
         // A run reads only a part of the jobs that follow others or are put off, so what was announced of the rest would be forgotten and
-        // announced again. The command that submitted such a job has said what it waits for.
+        // announced again. The command that submitted such a job has printed why it waits.
         let queue = self.run.observed.jobs.iter().filter(|job| !job.is_ineligible()).map(|job| job.job_id);
         let told = before.cloned().unwrap_or_else(|| AnnouncedRow::new(&ControlKey::Announced));
         let (news, after): (_, AnnouncedRow) = told.news(&plan.explained, queue);

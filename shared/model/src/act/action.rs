@@ -213,7 +213,7 @@ pub struct PlanRow {
     pub subject: String,
     pub slot: Option<Slot>,
     pub size: Option<String>,
-    /// The machines that a launch may become, the first one first, if there are several.
+    /// The machines that a launch may become, in the order to try, if there are several.
     pub ways: Option<String>,
     pub job_id: Option<JobId>,
     pub alloc_id: Option<AllocId>,

@@ -50,7 +50,7 @@ impl Usd {
         Self(u64::try_from(part).unwrap_or(self.0))
     }
 
-    /// What this price of an hour comes to in such a time.
+    /// What this time costs at this price of an hour, rounded down to whole micro-dollars.
     pub fn in_time(self, span: Span) -> Self {
         let ms = u128::try_from(span.as_ms()).unwrap_or(0);
         let micros = u128::from(self.0).saturating_mul(ms) / 3_600_000;

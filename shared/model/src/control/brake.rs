@@ -41,7 +41,7 @@ pub struct Threshold {
     pub share: f64,
 }
 
-/// A trouble that a brake judges.
+/// A trouble that a brake judges: more would be taken away than usual.
 #[derive(Clone, Debug)]
 pub struct Incident {
     /// How long the brake holds; `None`: until an operator releases it.
@@ -58,7 +58,7 @@ pub struct Incident {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub permit: Permit,
-    /// Whether the brake holds now and did not hold at the last look.
+    /// Whether the brake holds now and did not hold when its source last judged.
     pub news: bool,
     pub change: BrakeChange,
     pub reason: Reason,
@@ -108,7 +108,7 @@ impl<'a> Brake<'a> {
         self.part().map_or(self.now, |part| part.since_at)
     }
 
-    /// Whether it is unusual to take away this many of `all`. What a release let go in the same trouble still counts:
+    /// Whether it is unusual to take away this many of `all`. What an operator released in the same trouble still counts:
     /// otherwise the rest would be few enough to go although nobody has released them.
     pub fn is_unusual(&self, count: usize, all: usize, threshold: Threshold) -> bool {
         let gone = self.part().map_or(0, |part| part.permit);

@@ -95,7 +95,7 @@ entries! {
         count: Option<u64>,
         /// The reason, for people.
         message: Option<String>,
-        /// What is held, or released, of each source: the name of a function.
+        /// What is held, or released, for each source. A source is a function, by its name.
         parts: BTreeMap<String, BrakePart>,
     }
 
@@ -161,13 +161,13 @@ entries! {
         /// The shares that the policy has, and those that it had, because their jobs may still wait.
         #[serde(skip_serializing_if = "BTreeSet::is_empty")]
         shares: BTreeSet<String>,
-        /// Of the policy: since when it does not have a share that it had.
+        /// The shares that the policy no longer has, and since when.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         gone: BTreeMap<String, Time>,
     }
     /// What poll-and-scale has written events about.
     Announcements {
-        /// The words of the reasons that were told for each job.
+        /// The words of the reasons that the last event of each job named.
         jobs: BTreeMap<JobId, String>,
         /// The limits that apply and that no entry shows: see [`Reason::key`].
         caps: BTreeSet<String>,
@@ -233,7 +233,7 @@ pub struct BrakePart {
     /// How many are held.
     #[serde(default)]
     pub count: u64,
-    /// How many of the same trouble a release has let go.
+    /// How many of the same trouble an operator has released.
     #[serde(default)]
     pub permit: u64,
     /// Since when the source sees the trouble.

@@ -42,7 +42,7 @@ pub enum ControlKey {
     LimitTurn,
     /// `demand#{name}`: a demand set. See [`super::DemandSet`].
     Demand(String),
-    /// `announced`: what poll-and-scale has told about waiting jobs. See [`super::AnnouncedRow`].
+    /// `announced`: the events about waiting jobs and caps that poll-and-scale has written. See [`super::AnnouncedRow`].
     Announced,
     /// `catalogue`: what EC2 offers. See [`super::CatalogueRow`].
     Catalogue,

@@ -57,7 +57,7 @@ pub(crate) struct Again {
     elsewhere: bool,
     /// Whether it accepts only nodes that are bought on demand from now on.
     on_demand: bool,
-    /// By how much its memory grows, in hundredths.
+    /// The factor by which its memory grows, in hundredths.
     growth: Option<u64>,
     /// Up to how much its memory grows, in MiB.
     most_mib: Option<u64>,

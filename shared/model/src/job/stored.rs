@@ -24,7 +24,7 @@ pub const MAX_PREFIX_BYTES: usize = 512;
 /// The longest key, in bytes.
 const MAX_KEY_BYTES: usize = 1024;
 
-/// What a prefix or a place must look like, for people.
+/// The form of a prefix or a place, for people.
 pub const PREFIX_FORM: &str = "`s3://BUCKET` or `s3://BUCKET/PREFIX`: the bucket has 3 to 63 lowercase letters, digits, '-' or \
      '.', and the prefix at most 512 letters, digits, '-', '_', '.' or '/'";
 

@@ -105,7 +105,7 @@ impl HeartbeatPolicy {
         (self.ttl_s as f64).max(self.least_s(in_use))
     }
 
-    /// The same for a node without allocs: shorter, unless the fleet is large.
+    /// The seconds between heartbeats of a node without allocs, before jitter: fewer, unless the fleet is large.
     pub fn idle_interval_s(&self, in_use: u64) -> f64 {
         (self.idle_s as f64).max(self.least_s(in_use)).min(self.interval_s(in_use))
     }

@@ -27,7 +27,7 @@ use crate::wire::ReportedHandle;
 use crate::{AllocId, NodeId, Reason, Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// The longest time until the next look at a handle, in seconds.
+/// The longest time until a run judges a handle again, in seconds.
 pub const MAX_DUE_S: i64 = 86_400;
 
 /// A row of the handles table.
@@ -52,7 +52,7 @@ pub struct Handle {
     pub missing_reported_at: Option<Time>,
     /// The number of the report that first listed the handle as unknown.
     pub unknown_report_no: Option<u64>,
-    /// When sweep-dispatch looks at the handle next; at most a day ahead.
+    /// When sweep-dispatch judges the handle next; at most a day ahead.
     pub due_at: Time,
     /// Epoch **seconds**: DynamoDB deletes the row some time after. Set on a tombstone, and while the node's record
     /// does not exist or is older than the node.
@@ -66,7 +66,7 @@ const TOMBSTONE: Span = Span::from_s(3600);
 /// the handle. If it is a cache, the next alloc that names it takes it back. The row is due this often, so that `status` finds it
 /// among the rows that are due soon.
 pub const STUCK_AFTER: Span = Span::from_s(600);
-/// The longest time until the next look.
+/// [`MAX_DUE_S`] as a span.
 const DAY: Span = Span::from_s(MAX_DUE_S);
 
 /// Whether a report lists the handle of a row.
@@ -147,7 +147,7 @@ pub enum NodeFact {
 pub enum Due {
     /// The handle is marked for destruction.
     Mark(Reason),
-    /// sweep-dispatch looks at the handle again later. Its row becomes this one.
+    /// sweep-dispatch judges the handle again later. Its row becomes this one.
     Later(Box<Handle>, Reason),
     /// The tombstone is deleted.
     Forget(Reason),

@@ -53,7 +53,7 @@ pub(crate) async fn lose_limit_turn(store: &Store, taken_at: Time) {
 /// What a run knows of shares.
 #[derive(Clone, Debug, Default)]
 pub struct SharesRead {
-    /// What each share has used, in vCPU-seconds that fade (`docs/rules.md#shares`).
+    /// What each share has used, in vCPU-seconds that count less with age (`docs/rules.md#shares`).
     pub used: BTreeMap<String, f64>,
     /// What each share has cost in this month.
     pub costs: BTreeMap<String, Usd>,

@@ -11,7 +11,7 @@
 //! | `work` | jobs, allocs and demand |
 //! | `restraints` | limits, brakes, rows that are not used, warnings |
 //! | [`listing`] | what a run notes of EC2's list, for readers without rights in EC2 |
-//! | [`say`] | how times and numbers are said |
+//! | [`say`] | times and numbers as texts |
 //!
 //! Guarantees: a sign is a pure function of what was read; what a reader could not read is shown as unknown, or raises
 //! nothing where another sign says so, and never counts as well.
@@ -41,14 +41,14 @@ pub struct Sign {
     pub name: &'static str,
     /// What the sign finds. A finding at [`SignLevel::Well`] is a line that says that something works.
     pub raise: Raise,
-    /// The alarms that tell the sign to a person who does not look.
+    /// The alarms that go off for this sign, for a person who does not watch `status`.
     pub alarms: &'static [SignAlarm],
 }
 
-/// Finds what is to be said about the facts.
+/// Judges the facts, and gives the lines that a person reads.
 pub type Raise = fn(&Facts<'_>) -> Vec<Raised>;
 
-/// An alarm of the template that tells a sign.
+/// An alarm of the template that goes off for a sign.
 #[derive(Clone, Copy, Debug)]
 pub enum SignAlarm {
     /// The runs of this function. They count the sign in their metric if this finds that it is wrong.

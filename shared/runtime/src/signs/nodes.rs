@@ -13,11 +13,11 @@ use model::{JobState, NodeRecord, NodeState, NodeStatus, Slot, Span, Time};
 const NAMED: usize = 5;
 /// How long after its time a node that boots, synchronizes or is silent should have been replaced.
 const MARGIN: Span = Span::from_s(300);
-/// Drivers show their GPUs within this time. What still lacks then is told long before the node is given up.
+/// Drivers show their GPUs within this time. The sign names what is missing then, long before the run gives the node up.
 const AWAITED: Span = Span::from_s(120);
 /// A failed start that is older says nothing about the next one.
 const STARTS_COUNT: Span = Span::from_s(86_400);
-/// How long EC2's list may lack instances before a person must look.
+/// How long EC2's list may lack instances before an operator must act.
 const UNLISTED: Span = Span::from_s(900);
 /// The least time between two runs of poll-and-scale: a minute, less the first one's duration and late start.
 const TWO_RUNS: Span = Span::from_s(45);

@@ -300,7 +300,7 @@ pub(crate) fn recent(kind: &str, part: usize) -> String {
     format!("{kind}#{part}")
 }
 
-/// Notes that an event was told. The write is a conflict for as long as the event must not be told again.
+/// Notes that an event was written. The write is a conflict for as long as the event must not be repeated.
 pub(crate) fn once_write(once: &Once) -> Write {
     let item = [
         ("subject".to_owned(), s(&once.subject)),

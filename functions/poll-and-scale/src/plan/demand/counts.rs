@@ -63,7 +63,7 @@ pub(super) struct FleetCounts<'a> {
     pub(super) reserved: Count<'a>,
     /// The nodes in each zone, with the launches of this plan.
     zones: BTreeMap<String, u32>,
-    /// How many machines are free in each capacity reservation: what EC2 told, less the launches since then.
+    /// How many machines are free in each capacity reservation: what EC2 reported, less the launches since then.
     free: BTreeMap<&'a str, u32>,
 }
 
@@ -192,7 +192,7 @@ impl<'a> FleetCounts<'a> {
     }
 }
 
-/// How many machines are free in each capacity reservation. The number that EC2 told may lack the latest launches.
+/// How many machines are free in each capacity reservation. EC2's number may lack the latest launches.
 fn free<'a>(view: &View<'a>) -> BTreeMap<&'a str, u32> {
     let catalogue = &view.observed.policy.catalogue;
     let mut free: BTreeMap<&str, u32> = catalogue.reservations.iter().map(|(id, of)| (id.as_str(), of.free)).collect();

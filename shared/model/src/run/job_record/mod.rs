@@ -429,7 +429,7 @@ impl Job {
         *needs = retry.needs(needs);
     }
 
-    /// The same for elements that are tried again, however their alloc ended. The rule that gives the most memory counts last.
+    /// As [`Self::change_for`], for elements that are tried again, however their alloc ended. The rule that gives the most memory counts last.
     fn change_for_elements(&mut self, retries: &[Retry], node_id: NodeId) {
         let mut retries: Vec<&Retry> = retries.iter().collect();
         retries.sort_by_key(|retry| retry.memory_mib);
