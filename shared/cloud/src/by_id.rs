@@ -22,7 +22,8 @@ pub trait ById: Sync {
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
 }
 
-/// The instances with these ids that EC2 knows. The ids must fit into one call.
+/// The instances with these ids that EC2 knows. The ids must fit into one call. Ids that EC2 does not know, or finds malformed,
+/// are left out; any other error fails the whole list.
 pub async fn instances(calls: &impl ById, instance_ids: &[String]) -> Result<Vec<Instance>, CloudError> {
     let describe = move |ids: Vec<String>| async move { calls.describe(&ids).await }.boxed();
     describe_existing(instance_ids, |code| is_unknown_instance(Some(code)), &describe).await

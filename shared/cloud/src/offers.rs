@@ -97,6 +97,7 @@ pub struct AwsOffers {
 }
 
 impl AwsOffers {
+    /// Clients of this configuration. Nothing is called yet.
     pub fn connect(aws: &SdkConfig) -> Self {
         Self { client: Client::new(aws), aws: aws.clone() }
     }

@@ -101,6 +101,7 @@ impl Allowance {
         if bytes > self.bytes.get() { Err(OverBounds::Bytes(self.most.0).into()) } else { Ok(()) }
     }
 
+    /// Uses up this many bytes. An error if fewer are left, or if nobody waits for the work any more.
     pub fn take_bytes(&self, bytes: u64) -> io::Result<()> {
         if self.lost.load(Ordering::Relaxed) {
             return Err(OverBounds::CancelOnDrop.into());
@@ -110,6 +111,7 @@ impl Allowance {
         Ok(())
     }
 
+    /// Uses up one entry: a file, a folder or a link. An error as of [`Self::take_bytes`].
     pub fn take_entry(&self) -> io::Result<()> {
         self.take_bytes(0)?;
         self.entries.set(self.entries.get().checked_sub(1).ok_or(OverBounds::Entries(self.most.1))?);

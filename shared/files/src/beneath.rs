@@ -68,7 +68,8 @@ pub struct NewFolder {
 }
 
 impl Beneath {
-    /// This folder, which exists. Links in its own path are followed.
+    /// This folder, which exists. Links in its own path are followed. What is written below it gets the time `at`. An error if
+    /// it is no folder.
     pub fn new(root: &Path, at: SystemTime) -> io::Result<Self> {
         let root = File::options().read(true).open(root)?;
         if root.metadata()?.is_dir() { Ok(Self { root, at }) } else { Err(Errno::ENOTDIR.into()) }
@@ -120,6 +121,8 @@ impl Beneath {
         Ok(Self { root: enter(&entry.folder, &entry.name)?, at: self.at })
     }
 
+    /// Makes a link to `target`, which replaces a file or a link with this path. The folders above it are made. Nothing follows
+    /// the link.
     pub fn link(&self, path: &Path, target: &Path) -> io::Result<()> {
         let mut temporary = Temporary::at(self.entry(path)?);
         symlinkat(target, &temporary.entry.folder, temporary.name.as_os_str())?;

@@ -51,6 +51,7 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
+/// The digest of a file from where it stands. One above the bounds of any folder is refused before it is read.
 pub fn digest_of(file: &mut File) -> io::Result<Digest> {
     digest_within(file, &mut Allowance::default())
 }

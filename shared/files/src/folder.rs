@@ -208,6 +208,7 @@ impl LeftOut {
         Self { has_links: true, ..Self::default() }
     }
 
+    /// Counts this path; the first three are named.
     pub fn add(&mut self, path: &Path) {
         if self.first.len() < Self::NAMED {
             self.first.push(path.to_owned());
@@ -239,6 +240,7 @@ pub struct Packed {
     pub left_out: LeftOut,
 }
 
+/// [`pack`] into a file, within the bounds of any folder.
 pub fn pack_folder(folder: &File, to: File, choice: &Choice<'_>) -> io::Result<Packed> {
     let (to, digest, left_out) = pack(folder, BufWriter::new(to), &mut Allowance::default(), choice)?;
     let mut archive = to.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -276,7 +278,8 @@ impl Choice<'_> {
     }
 }
 
-/// Packs a part of a folder. The sizes of all its files are added up before the first one is read.
+/// Packs a part of a folder. The sizes of all its files are added up before the first one is read. An error if the allowance is
+/// too small, before anything is written, or if a file changes its size meanwhile.
 pub fn pack<W: Write>(
     folder: &File,
     to: W,

@@ -65,6 +65,7 @@ pub fn environment(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
+/// The numbers of the signals that this process ignores, and so whatever it starts.
 pub fn ignored_signals() -> Vec<i32> {
     signals(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "SigIgn:")
 }
@@ -76,6 +77,7 @@ fn signals(status: &str, mask: &str) -> Vec<i32> {
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
 }
 
+/// Every process of the machine that can be read now, in any order.
 pub fn all() -> Vec<ProcessEntry> {
     pids().filter_map(read).collect()
 }

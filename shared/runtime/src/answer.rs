@@ -66,6 +66,7 @@ impl ActionResult {
         Self { outcome, error: None }
     }
 
+    /// The run deliberately did not do the action. `why` is for people.
     pub const fn kept_back(why: String) -> Self {
         Self { outcome: ActionOutcome::Reported, error: Some(why) }
     }

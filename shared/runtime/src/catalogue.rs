@@ -143,6 +143,8 @@ fn unread(part: CataloguePart, state: &PartState, now: Time) -> Option<(bool, St
     Some((false, format!("the {part} {read}: {should}")))
 }
 
+/// What keeps the policy from buying what it names: parts of the catalogue that are missing or old, and sizes without a type or
+/// a price.
 pub fn faults(policy: &Policy, now: Time) -> Vec<Fault> {
     let (catalogue, mut faults) = (policy.catalogue.as_ref(), Vec::new());
     let mut add = |is_wrong, says| faults.push(Fault { is_wrong, text: says });
@@ -251,7 +253,7 @@ fn too_small_quota(policy: &Policy, size: &Size) -> Option<String> {
     says
 }
 
-/// Stores a catalogue in place of the one in `control`.
+/// Stores a catalogue in place of the one in `control`. A conflict means that another program stored one since `control` was read.
 pub async fn keep(store: &Store, control: &Control, catalogue: &Catalogue) -> Result<(), WriteError> {
     let row = CatalogueRow::of_catalogue(catalogue);
     let is_unreadable = |key: &str| control.unreadable.iter().any(|entry| entry.key == key);

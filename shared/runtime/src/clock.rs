@@ -33,6 +33,7 @@ impl RunClock {
         Self { start: now, began, deadline: began + left.min(Duration::from_secs(900)) }
     }
 
+    /// The time of the start plus the time since then: a clock that is set during the run does not count.
     pub fn now(&self) -> Time {
         self.start + Span::from_ms(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }

@@ -91,7 +91,8 @@ impl Request {
         })
     }
 
-    /// The node and the last word of the path `/v1/nodes/{node_id}/{what}`. `what` must be one of `known`.
+    /// The node and the last word of the path `/v1/nodes/{node_id}/{what}`. `what` must be one of `known`. Otherwise 404, 405
+    /// for another method than POST, or 400 for what is no id of a node.
     pub fn route<'k>(&self, known: &[&'k str]) -> Result<(NodeId, &'k str), HttpError> {
         let path = self.path.trim_start_matches('/');
         let mut parts = path.split('/');
@@ -118,7 +119,7 @@ impl Request {
         HttpError::new(ErrorCode::NotFound, message)
     }
 
-    /// The body as a type of `model::wire`.
+    /// The body as a type of `model::wire`. Otherwise 400.
     pub fn body<T: DeserializeOwned>(&self) -> Result<T, HttpError> {
         let bytes = self.body.as_ref().map_err(Clone::clone)?;
         serde_json::from_slice(bytes)
@@ -176,7 +177,7 @@ impl CallerProof {
 }
 
 impl NodeCredentials {
-    /// Checks the caller's credential for this node. Reads no table.
+    /// Checks the caller's credential for this node. Reads no table. Any other credential is 401.
     pub fn check(&self, request: &Request, cluster: &ClusterName, node: NodeId) -> Result<CallerProof, HttpError> {
         let proven = match self {
             Self::Iam(role) => {
@@ -239,7 +240,8 @@ impl NodeAdmission {
     }
 }
 
-/// The policy by which a request is answered, and the entries that came with it.
+/// The policy by which a request is answered, and the entries that came with it. Without a valid policy the answer is 503: the
+/// node tries again.
 pub async fn policy_now(store: &Store) -> Result<(Policy, Control), HttpError> {
     let control = store.ingest_control().await.map_err(internal)?;
     let (policy, _) = control.checked_policy().map_err(|e| HttpError::new(ErrorCode::Busy, e.to_string()))?;

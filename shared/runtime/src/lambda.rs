@@ -74,10 +74,12 @@ pub fn log_filter(rust_log: Option<&str>, usual: &str) -> Targets {
     filter.unwrap_or_else(|| usual.parse().unwrap_or_default())
 }
 
+/// How often the AWS SDK makes a call: three times at most.
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3)
 }
 
+/// How long a call may take: 2 s for the connection, 10 s for an attempt, 20 s with all attempts.
 pub fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(2))

@@ -66,6 +66,7 @@ fn emf(function: &str, cluster: &ClusterName, now: Time, metrics: &[(&'static st
     line
 }
 
+/// Writes the log line of a run that acted. Other runs leave none.
 pub fn log(answer: &RunAnswer) {
     if answer.ran != Ran::Whole {
         return;

@@ -431,6 +431,7 @@ impl Observation {
         self.jobs.sort_by_key(queue_order);
     }
 
+    /// The record of this node; `None` if its slot has another life, or the record is quarantined.
     pub fn node(&self, node_id: NodeId) -> Option<&NodeRecord> {
         let at = self.nodes.binary_search_by_key(&node_id.slot(), |n| n.slot).ok()?;
         self.nodes.get(at).filter(|n| n.node_id() == Some(node_id))
@@ -441,6 +442,7 @@ impl Observation {
         self.nodes.iter().filter(|n| n.status().is_some()).count()
     }
 
+    /// Reads all records once. Callers that ask for many nodes keep the result.
     pub fn open_launches(&self) -> OpenLaunches {
         let open = self.nodes.iter().filter_map(NodeRecord::life).filter(|life| life.instance_id.is_none());
         OpenLaunches(open.map(|life| life.node_id.ulid()).collect())
@@ -451,6 +453,7 @@ impl Observation {
         !self.is_large || is_in_question(record, &self.policy, self.observed_at)
     }
 
+    /// The live alloc with this id.
     pub fn alloc(&self, id: AllocId) -> Option<&AllocSummary> {
         let at = self.allocs.binary_search_by_key(&id, |a| a.alloc_id).ok()?;
         self.allocs.get(at)

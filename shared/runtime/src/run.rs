@@ -113,6 +113,7 @@ impl<'a> Run<'a> {
         fresh.min(self.clock.latest(policy.watchdog.reserve_ms))
     }
 
+    /// Writes an event with the time of the run. An event that cannot be written is logged.
     pub async fn record_event(&self, subject: &Subject, action: ActionName, reason: &Reason) {
         self.keep([self.event(subject, action, &reason.to_string())]).await;
     }
@@ -234,7 +235,7 @@ impl<'a> Run<'a> {
         (!is_launch).then(|| Event::once_in(AN_HOUR, &subject, action, ("failed", &text), self.now(), keep))
     }
 
-    /// Stores what a brake holds.
+    /// Stores what a brake holds. A conflict means that another run has changed the entry.
     pub async fn hold_back(&self, change: &BrakeChange) -> Result<(), WriteError> {
         match &change.entry {
             Some((before, after)) => self.store.write_entry(before, after).await.map(drop),

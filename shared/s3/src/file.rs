@@ -28,7 +28,7 @@ pub(crate) const AT_ONCE: usize = 4;
 const MEMORY: u64 = 128 << 20;
 
 impl S3 {
-    /// Stores a file that has this size and this digest.
+    /// Stores a file that has this size and this digest. Otherwise [`S3Error::Changed`], and nothing is stored.
     pub async fn put_file(&self, place: &S3Place, path: &Path, bytes: u64, sha256: &str) -> Result<(), S3Error> {
         self.put_from(place, File::open(path).await?, bytes, sha256).await
     }

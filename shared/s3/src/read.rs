@@ -131,7 +131,7 @@ impl S3 {
         Ok(part)
     }
 
-    /// Reads what S3 says of an object, without its content.
+    /// Reads what S3 says of an object, without its content. [`S3Error::Absent`] if there is none.
     pub async fn head(&self, place: &S3Place) -> Result<Head, S3Error> {
         self.call(&Call::new(Method::HEAD, place)).await.map(|response| head(&response))
     }

@@ -27,6 +27,7 @@ pub struct Signed<'a> {
     pub body: &'a [u8],
 }
 
+/// The headers that sign the call, by name, with the time of `access`. An error if the URL or a header cannot be signed.
 pub fn signature(access: &Access, call: &Signed<'_>) -> Result<Vec<(String, String)>, String> {
     let mut settings = SigningSettings::default();
     if call.service == S3 {

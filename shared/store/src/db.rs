@@ -58,6 +58,7 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// All rows, in one part.
     pub const fn all(table: Table, index: Option<Index>) -> Self {
         Self { table, index, segment: None }
     }

@@ -3,6 +3,8 @@
 //! Guarantees: every write has a condition: the row is as it was read, or there is no row. Only events in a batch have
 //! none, because nobody else uses their keys. A list is read to its last page, or the whole read fails. A transaction
 //! conflict is retried three times with jitter, a failed condition never (`docs/rules.md#R3`).
+//! Errors: a [`Listed`] leaves out the rows that cannot be read, and names them; elsewhere one such row is [`DbError::Corrupt`].
+//! A write that lost a race is [`WriteError::Conflict`], also when a contention outlasted the retries.
 //! Does not: decide what to write, or retry anything that failed for another reason. The next run does.
 
 use crate::db::{Answer, Db, DbError, PageKey, Query, Row, Scan, Segment, WriteError, ignore_conflict};
@@ -63,6 +65,7 @@ impl Store {
         Self::with_rng(db, Rng::real())
     }
 
+    /// With these random values, so that a simulation can repeat a run.
     pub fn with_rng(db: Arc<dyn Db>, rng: Rng) -> Self {
         Self { db, rng }
     }
@@ -278,8 +281,9 @@ impl Store {
         Ok(Listed::of(Table::Events, &rows).rows)
     }
 
-    /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides
-    /// the version. Returns the record as written.
+    /// Writes what changed between `before` (the record as read) and `after`. The conditions `more` must hold besides the
+    /// version. Returns the record as written. A conflict means that somebody has changed the row since `before` was read, or
+    /// that a condition does not hold.
     pub async fn write<R: Record>(&self, before: Option<&R>, after: &R, more: Vec<Cond>) -> Result<R, WriteError> {
         let (mut write, after) = change(before, after);
         write.when.extend(more);
@@ -464,7 +468,7 @@ impl Store {
 
     /// Writes an event. If that fails, only the log says so: events are for people, and no decision uses them.
     pub async fn record_event(&self, event: &Event) {
-        // A conflict is fine: the same event was told already.
+        // A conflict is fine: the same event was written already.
         if let Err(e) = ignore_conflict(self.record(event).await) {
             tracing::warn!(subject = event.subject, action = event.action, error = %e, "an event was not written");
         }

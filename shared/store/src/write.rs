@@ -26,6 +26,7 @@ impl Key {
         Self { table, hash, range: None }
     }
 
+    /// The key as the attributes of its row.
     pub fn attributes(&self) -> Item {
         let schema = self.table.definition().key;
         let mut item = Item::from([(schema.hash.name.to_owned(), self.hash.clone())]);
@@ -136,6 +137,7 @@ impl Aliases {
         }
     }
 
+    /// The update expression. Its names and values are in the maps of `self` then.
     pub fn update(&mut self, set: &BTreeMap<String, AttributeValue>, remove: &[String]) -> String {
         let mut clauses = Vec::new();
         if !set.is_empty() {

@@ -74,6 +74,7 @@ impl About {
         }
     }
 
+    /// The row of a plan for an action about this.
     pub fn row(&self, action: ActionName, reason: &Reason) -> PlanRow {
         let subject = self.subject();
         let mut row = PlanRow {

@@ -89,6 +89,7 @@ pub struct LaunchSettings {
 }
 
 impl LaunchRequest {
+    /// The same inputs give the same request, so that a repeated call has the digest of the first one.
     pub fn render<'a>(
         settings: &LaunchSettings,
         policy: &Policy,

@@ -91,20 +91,20 @@ const MEBIBYTES: &[Unit] = &[("M MB MiB", 1), ("G GB GiB", 1 << 10), ("T TB TiB"
 /// The most digits behind the point.
 const MAX_FRACTION: usize = 9;
 
-/// Memory in MiB: `512`, `4G`, `1.5g`, `2TiB`.
+/// Memory in MiB: `512`, `4G`, `1.5g`, `2TiB`. An error says what is wrong with the text, for a person.
 pub fn mebibytes(text: &str) -> Result<u64, String> {
     one(text, MEBIBYTES, 1)
         .ok_or_else(|| "it must be a number of MiB, or a number with a unit: 512M, 4G, 1.5T".to_owned())
 }
 
-/// Space in GiB: `20`, `100G`, `2T`.
+/// Space in GiB: `20`, `100G`, `2T`. An error as of [`mebibytes`].
 pub fn gibibytes(text: &str) -> Result<u64, String> {
     one(text, MEBIBYTES, 1 << 10)
         .map(|mib| mib.div_ceil(1 << 10))
         .ok_or_else(|| "it must be a number of GiB, or a number with a unit: 500M, 100G, 1.5T".to_owned())
 }
 
-/// A length of time in seconds: `90`, `10m`, `1h30m`, `1.5d`.
+/// A length of time in seconds: `90`, `10m`, `1h30m`, `1.5d`. An error as of [`mebibytes`].
 pub fn seconds(text: &str) -> Result<u64, String> {
     let refused = || "it must be a number of seconds, or numbers with units: 90s, 10m, 1h30m, 1.5d".to_owned();
     if let Some(plain) = one(text, SECONDS, 1) {

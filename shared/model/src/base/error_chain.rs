@@ -5,6 +5,7 @@
 
 use std::error::Error;
 
+/// The error and its causes, with `: ` between them.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -21,7 +21,7 @@ pub const SLOT_CEILING: u32 = 100_000;
 pub struct Slot(u32);
 
 impl Slot {
-    /// The slot with this number, if it is below [`SLOT_CEILING`].
+    /// The slot with this number, if it is below [`SLOT_CEILING`]. Otherwise an error.
     pub fn new(n: u32) -> Result<Self, BadText> {
         if n < SLOT_CEILING { Ok(Self(n)) } else { Err(BadText::no("slot", &n.to_string(), "a number below 100000")) }
     }

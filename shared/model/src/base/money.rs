@@ -25,6 +25,7 @@ impl Usd {
         Self(micros)
     }
 
+    /// Millionths of a dollar.
     pub const fn micros(self) -> u64 {
         self.0
     }
@@ -57,6 +58,7 @@ impl Usd {
         Self(u64::try_from(micros).unwrap_or(MOST).min(MOST))
     }
 
+    /// This amount `n` times. It saturates.
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }

@@ -23,6 +23,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// How many numbers there are.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(first, last)| u64::from(*last) - u64::from(*first) + 1).sum()
     }
@@ -32,14 +33,17 @@ impl Ranges {
         after.checked_sub(1).and_then(|place| self.0.get(place)).is_some_and(|(_, last)| n <= *last)
     }
 
+    /// Each number, the lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|(first, last)| *first..=*last)
     }
 
+    /// The highest number; `None` if the set is empty.
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|(_, last)| *last)
     }
 
+    /// Adds the numbers of the other set.
     pub fn extend(&mut self, other: &Self) {
         let mut all = std::mem::take(&mut self.0);
         all.extend(&other.0);

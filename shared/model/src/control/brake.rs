@@ -73,6 +73,7 @@ pub enum Permit {
 }
 
 impl Permit {
+    /// Whether the node, record or instance with this id may be taken away.
     pub fn frees(&self, id: &str) -> bool {
         match self {
             Self::All => true,

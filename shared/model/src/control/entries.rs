@@ -50,6 +50,7 @@ impl<E: Entry> EntryRow<E> {
         Self { entry, ..self.clone() }
     }
 
+    /// Whether the entry has not ended yet. One without an end, or one that was never written, does not apply.
     pub fn applies(&self, now: Time) -> bool {
         self.entry.until_at().is_some_and(|until| now < until)
     }

@@ -217,8 +217,8 @@ impl Control {
         waits.chain(brakes).chain(sets).collect()
     }
 
-    /// The policy and its version. The policy is checked again, because another version of the program, or a
-    /// person, may have written it.
+    /// The policy and its version. The policy is checked again, because another version of the program, or a person, may have
+    /// written it. An error if there is none, or if it is not valid for this version of the program.
     pub fn checked_policy(&self) -> Result<(Policy, u64), NoPolicy> {
         let unreadable = self.unreadable.iter().find(|entry| entry.key == ControlKey::Policy.to_string());
         if let Some(entry) = unreadable {
@@ -249,14 +249,17 @@ impl Control {
         entry(&self.waits, &ControlKey::shortage_of(offering))
     }
 
+    /// The count of failed starts, and until when it pauses launches. A row that was never written if there is none.
     pub fn failed_starts(&self) -> EntryRow<LaunchWait> {
         entry(&self.waits, &ControlKey::FailedStarts)
     }
 
+    /// What this brake holds back. A row that was never written if there is none.
     pub fn brake(&self, kind: BrakeKind) -> BrakeEntry {
         entry(&self.brakes, &ControlKey::Brake(kind))
     }
 
+    /// What an operator released of this brake. A row that was never written if there is none.
     pub fn release(&self, kind: BrakeKind) -> Release {
         entry(&self.brakes, &ControlKey::Release(kind))
     }
@@ -271,6 +274,7 @@ impl Control {
         self.brakes.iter().any(|(key, row)| matches!(key, ControlKey::Brake(_)) && row.holds_back(now))
     }
 
+    /// When heartbeat-ingest last accepted heartbeats. A row that was never written if there is none.
     pub fn ingest(&self) -> IngestSummary {
         entry(&self.ingest, &ControlKey::Ingest)
     }

@@ -135,6 +135,7 @@ impl Results {
         all
     }
 
+    /// The elements with exit code 0.
     pub fn succeeded(&self) -> Ranges {
         self.0.get(&Outcome::SUCCESS).cloned().unwrap_or_default()
     }

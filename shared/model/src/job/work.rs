@@ -148,6 +148,7 @@ impl Work {
         });
     }
 
+    /// Whether it has inputs, outputs, or a folder that it keeps.
     pub fn has_files(&self) -> bool {
         !self.inputs.is_empty() || !self.outputs.is_empty() || self.keep.is_some()
     }

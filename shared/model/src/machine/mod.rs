@@ -57,6 +57,7 @@ impl fmt::Display for Capacity {
     }
 }
 
+/// Memory for people, in GiB if it is a whole number of them: `4 GiB`, `1500 MiB`.
 pub fn memory(mib: u64) -> String {
     if mib > 0 && mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }
@@ -118,6 +119,7 @@ pub struct MachineNeed {
 }
 
 impl MachineNeed {
+    /// What is needed, for people: a text for each need.
     pub fn words(&self) -> Vec<String> {
         let gpu_type = self.gpu_type.as_ref().map(|name| format!("GPUs of type {name}"));
         let gpu_memory = (self.gpu_memory_gib > 0).then(|| format!("{} GiB on each GPU", self.gpu_memory_gib));

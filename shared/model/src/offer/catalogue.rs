@@ -166,6 +166,7 @@ impl Catalogue {
         parts.iter().copied().filter(is_due).collect()
     }
 
+    /// When the part was read, and why it could not be read. Empty if it was never tried.
     pub fn part(&self, part: CataloguePart) -> PartState {
         self.parts.get(&part).cloned().unwrap_or_default()
     }

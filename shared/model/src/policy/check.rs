@@ -45,7 +45,7 @@ fn list(mistakes: &[Mistake]) -> String {
 }
 
 impl Policy {
-    /// Reads and checks a TOML document.
+    /// Reads and checks a TOML document. The error has every mistake.
     pub fn from_toml(text: &str) -> Result<Self, BadPolicy> {
         let table: toml::Table = toml::from_str(text).map_err(|e| {
             let why = e.to_string();
@@ -56,7 +56,7 @@ impl Policy {
         Self::from_json(&as_json(toml::Value::Table(table)))
     }
 
-    /// Checks a document in its JSON form: the same names, sections as objects, `size` as a list.
+    /// Checks a document in its JSON form: the same names, sections as objects, `size` as a list. The error has every mistake.
     pub fn from_json(document: &Value) -> Result<Self, BadPolicy> {
         let mut checker = Checker { mistakes: Vec::new() };
         let complete = checker.document(document);

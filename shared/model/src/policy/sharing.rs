@@ -10,6 +10,7 @@ use crate::names::matches;
 use crate::{JobSummary, Needs, NodeRecord, Reason, Span, Time, Usd};
 
 impl Shares {
+    /// After this time, what an alloc used counts half.
     pub fn half_life(&self) -> Span {
         Span::from_ms((self.half_life_h * 3_600_000.0) as i64)
     }

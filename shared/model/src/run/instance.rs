@@ -65,6 +65,7 @@ impl Instance {
         !self.tags.is_empty() && !self.may_be(node_id)
     }
 
+    /// The node or the batch that the tags name, for people.
     pub fn owner(&self) -> String {
         match (self.tags.get(NODE_TAG), self.tags.get(BATCH_TAG)) {
             (Some(node), _) => format!("node {node}"),

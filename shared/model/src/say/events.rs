@@ -144,6 +144,7 @@ impl Event {
         Self { once: Some(once), ..Self::of_change(subject, action, reason, now, keep) }
     }
 
+    /// Adds a detail. One with the same name is replaced.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
@@ -164,6 +165,7 @@ impl Event {
         serde_json::from_value(self.detail.clone().into_iter().collect()).ok()
     }
 
+    /// When the event was made: the time in its id, in milliseconds.
     pub fn at(&self) -> Time {
         let ms = self.id.parse::<Ulid>().map_or(0, |id| id.timestamp_ms());
         Time::from_ms(i64::try_from(ms).unwrap_or(i64::MAX))

@@ -77,6 +77,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// All reasons in one text.
     pub fn reason(&self) -> String {
         joined(&self.why)
     }

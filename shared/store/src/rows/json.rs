@@ -25,6 +25,7 @@ pub(crate) fn attribute(value: Value) -> AttributeValue {
     }
 }
 
+/// The whole row, also attributes that no type of the model has.
 pub fn to_json(item: &Item) -> Value {
     Value::Object(item.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
 }

@@ -128,6 +128,7 @@ impl StoredOutput {
 }
 
 impl Source {
+    /// Whether the rights of the job's role fetch it, and not those of the node.
     pub const fn is_of_the_role(&self) -> bool {
         matches!(self, Self::Object(_))
     }

@@ -89,7 +89,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A new job, queued.
+    /// A new job, queued. The error has every mistake of the submission.
     pub fn submit(job_id: JobId, spec: JobSpec, now: Time) -> Result<Self, BadJob> {
         spec.check(now)?;
         let machine = MachineNeed { containers: spec.work.image.is_some(), ..spec.needs.machine };

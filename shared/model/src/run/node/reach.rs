@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Reached<'a>(BTreeSet<&'a str>);
 
 impl<'a> Reached<'a> {
+    /// By the last heartbeats of the nodes that are heard at this time.
     pub fn of(nodes: &'a [NodeRecord], now: Time) -> Self {
         let heard = nodes.iter().filter(|node| node.is_heard(now)).filter_map(NodeRecord::contact);
         Self(heard.filter_map(|contact| contact.health.reaches.as_deref()).flat_map(|text| text.split(',')).collect())

@@ -1,4 +1,4 @@
-//! The transitions of a node record: each returns the new record, or says why the transition is not possible.
+//! The transitions of a node record: each returns the new record, or [`NotPossible`] if the record's state does not allow it.
 //!
 //! Guarantees: only these transitions change the state of a record; every transition sets `modified_at`, and most
 //! give a reason.
