@@ -172,9 +172,9 @@ fn write(mut frames: mpsc::Receiver<Vec<u8>>) {
 
 /// What happens with the output of an element.
 enum Printed {
-    /// It is sent at once, because no other element runs at the same time.
+    /// The output is sent at once, because no other element runs at the same time.
     AtOnce,
-    /// It is sent when the element has ended, so that it stays together.
+    /// The output is sent when the element has ended, so that it stays together.
     AtItsEnd(SpooledTempFile),
 }
 
@@ -354,7 +354,7 @@ impl<'a> ElementEnd<'a> {
         match self.order {
             _ if self.is_late => Some(Outcome::Timeout),
             Order::Stop => None,
-            // It may have ended by itself.
+            // An element that succeeded after the notice has perhaps ended by itself, so its success counts.
             Order::Notice if own == Outcome::SUCCESS => Some(own),
             Order::Notice => None,
             Order::Run if self.stops.has_begun() && is_of_notice => Some(Outcome::Timeout),

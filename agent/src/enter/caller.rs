@@ -81,7 +81,7 @@ impl CallerWatch {
 pub(super) fn run(mark: &str, first: Option<i32>) -> io::Result<()> {
     // Apart from the caller's terminal, whose end ends the caller.
     nix::unistd::setsid()?;
-    // Without a buffer, so that `poll` sees all that is there.
+    // Without a buffer, which would hide bytes from `poll`.
     let mut caller = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mark = format!("{VARIABLE}={mark}");
     let mut first = first.and_then(process_table::read);

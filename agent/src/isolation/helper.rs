@@ -51,7 +51,7 @@ impl StartResult {
     /// Why the helper did not become the command; `None` if it did.
     pub fn read(mut self) -> Option<EndCause> {
         self.0.rewind().ok()?;
-        // Until the helper says something, the file describes the command.
+        // Until the helper writes its result, the file holds the description of the command.
         serde_json::from_reader(BufReader::new(&self.0)).ok()
     }
 }

@@ -164,7 +164,7 @@ impl ArchivedOutput {
         Archive { from, _interest: interest }
     }
 
-    /// Its files, each with its name below the folder, and what is no file.
+    /// The files of the output, each with its name below the folder, and the entries that are no files.
     pub(super) fn files(&self, allowance: &mut Allowance) -> io::Result<(Vec<PathBuf>, LeftOut)> {
         let (mut names, mut left_out, is_found) = (Vec::new(), LeftOut::or_links(), Cell::new(false));
         walk(&self.folder, allowance, |path| self.wanted(path, &is_found), &mut |_, path, _, found| {

@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its name for programs: CUDA and containers take it.
+    /// The name of the GPU for programs: CUDA and containers take it.
     pub uuid: String,
-    /// Its model, for people.
+    /// The model, for people.
     pub model: String,
-    /// Its device file, if it is known. Allocs that do not have this GPU cannot open the file.
+    /// The device file, if it is known. Allocs that do not have this GPU cannot open the file.
     pub device: Option<std::path::PathBuf>,
     /// Why it cannot be used; `None` if it can.
     pub sick: Option<String>,

@@ -57,7 +57,7 @@ struct AllocState {
 }
 
 impl AllocState {
-    /// Whether the control plane does not know all of it.
+    /// Whether the control plane does not know the whole state of the alloc yet.
     fn is_news(&self) -> bool {
         let order = (ClientStatus::Pending, AllocProgress::default());
         let (client, progress) = self.delivered.as_ref().unwrap_or(&order);
@@ -70,7 +70,7 @@ impl AllocState {
 /// Why a node takes no work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// Its jobs could reach the instance metadata, or it is not known whether they can.
+    /// Jobs could reach the instance metadata, or nobody knows whether they can.
     pub metadata: Option<String>,
     pub starts: Option<String>,
 }

@@ -47,7 +47,7 @@ pub(crate) struct Meter {
 /// What counts the usage of an alloc.
 #[derive(Debug)]
 enum Counter {
-    /// Its control group, if it has one. Otherwise the kernel counts for the children of the supervisor.
+    /// The control group of the alloc, if it has one. Otherwise the kernel's counts for the children of the supervisor.
     Own(Option<PathBuf>),
     Container(ContainerMeter),
 }

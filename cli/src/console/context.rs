@@ -47,7 +47,7 @@ impl Cluster {
         Ok(format!("by {}", self.reach.who.name().await?))
     }
 
-    /// For a command of a command: the connection is there.
+    /// For a command that another command runs: it uses the same connection.
     pub(crate) fn as_connected(&self) -> Connect {
         let cluster = self.clone();
         Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone()))))

@@ -48,7 +48,7 @@ impl Display for ForeseenStart {
     }
 }
 
-/// When the job starts; `None` if it does not wait, or if its own times say it.
+/// When the job starts; `None` if it does not wait, if it waits for a time of its own, or if it is paused.
 pub fn starts(plan: &FleetPlan, observed: &Observation, id: JobId, now: Time) -> Option<ForeseenStart> {
     let waiting = plan.explained.waiting.iter().find(|waiting| waiting.jobs.contains(&id))?;
     let mut slots = Vec::new();

@@ -75,7 +75,7 @@ impl Beneath {
         if root.metadata()?.is_dir() { Ok(Self { root, at }) } else { Err(Errno::ENOTDIR.into()) }
     }
 
-    /// What is there. The folders above it are made.
+    /// What has this path now. The folders above it are made.
     pub fn there(&self, path: &Path) -> io::Result<PathEntry> {
         let entry = self.entry(path)?;
         match kind(&entry.folder, &entry.name) {

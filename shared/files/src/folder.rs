@@ -140,7 +140,7 @@ pub fn walk(
         let failed = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
         let next = match openat(&level.folder, name.as_c_str(), BY_PATH, Mode::empty()) {
             Ok(next) => next,
-            // It went away.
+            // The entry was removed while the folder was read.
             Err(Errno::ENOENT) => continue,
             Err(e) => return Err(failed(e.into())),
         };

@@ -65,7 +65,7 @@ pub struct Observation {
     pub observed_at: Time,
     /// In the order of the slots.
     pub nodes: Vec<NodeRecord>,
-    /// Every instance that EC2 lists with our cluster tag; if `is_large`, only those in question.
+    /// Every instance that EC2 lists with our cluster tag; if `is_large`, only those that the run had to ask for (see the head).
     pub instances: Vec<Instance>,
     /// Whether EC2 was asked only for the instances in question.
     pub is_large: bool,

@@ -85,7 +85,7 @@ enum Rest {
     Comes,
     /// There was no more at a moment after the reading began.
     Nothing,
-    /// It does not come. The text says why.
+    /// A part is missing and will not come. The text says why.
     Missing(String),
 }
 
@@ -332,7 +332,7 @@ impl<'a> OutputStream<'a> {
     fn print_tail(&mut self, context: &mut Context<'_>, alloc: &Alloc) -> anyhow::Result<()> {
         let (id, node) = (alloc.id(), alloc.summary.node_id);
         if self.printer.only.is_some() {
-            // It is not known which part of the output the row has.
+            // Nobody knows which bytes of the output the row has, so the wanted range cannot be cut out of them.
             self.misses = true;
             return Ok(());
         }

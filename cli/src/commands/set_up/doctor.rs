@@ -168,7 +168,7 @@ async fn account(aws: &AwsCli) -> Vec<Check> {
     checks
 }
 
-/// What is wrong with a cluster that is there.
+/// What is wrong with a cluster that exists.
 async fn of_stack(context: &Context<'_>, cluster: &Cluster, name: &ClusterName) -> Checked {
     let (aws, now) = (&cluster.reach.aws, context.now());
     let Some(stack) = ClusterStack::read(aws, name).await? else {
@@ -288,7 +288,7 @@ async fn agent(aws: &AwsCli, url: &str) -> Checked {
     }
 }
 
-/// Whether the bucket of outputs is there.
+/// Whether the bucket of outputs exists.
 async fn output(aws: &AwsCli, place: &str) -> Checked {
     let bucket = place.trim_start_matches("s3://").split('/').next().unwrap_or_default();
     Ok(vec![match aws.call(&["s3api", "head-bucket", "--bucket", bucket]).await {

@@ -25,7 +25,7 @@ const CURES: [(&str, &str); 2] = [
     ("imit", "a quota of the account is used up: ask for more in the console (Service Quotas)"),
 ];
 
-/// A stack that is there.
+/// A stack that exists.
 #[derive(Debug, Default)]
 pub(super) struct ClusterStack {
     pub(super) status: String,

@@ -183,7 +183,7 @@ async fn upload(
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let key = format!("{name}-{}", digest.get(..12).unwrap_or_default());
         let place = format!("s3://{bucket}/{key}");
-        // An object is there only as a whole.
+        // S3 stores an object whole or not at all, so an object that exists is complete.
         if aws.call(&["s3api", "head-object", "--bucket", bucket, "--key", &key]).await.is_err() {
             writeln!(context.err, "the agent for {arch}")?;
             let copy = ["s3", "cp", "--only-show-errors", &file.to_string_lossy(), &place];

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// The most allocs that are read.
 const MOST: usize = 1_000_000;
-/// How far back, unless the filter says it.
+/// How far back the list goes, unless the filter names a time.
 const MONTH: Span = Span::from_s(30 * 86_400);
 /// The first Friday at 8:00 UTC of the epoch, and a week, in seconds.
 const FRIDAY_S: i64 = 32 * 3600;

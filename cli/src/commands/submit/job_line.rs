@@ -67,7 +67,7 @@ type NamedAfter = Vec<(String, AfterEnd)>;
 pub(crate) struct JobLine {
     pub(crate) spec: JobSpec,
     pub(crate) after: NamedAfter,
-    /// Its `in` and its `workdir`, which are not read yet.
+    /// The fields `in` and `workdir`. The files that they name are not read yet.
     pub(crate) files: FileOptions,
 }
 

@@ -78,7 +78,7 @@ string_enums! {
 
     /// How a job that another job follows must end.
     AfterEnd {
-        /// It must be complete.
+        /// The followed job must be complete.
         Success = "success",
         /// In any way.
         Any = "any",
@@ -101,17 +101,17 @@ string_enums! {
         AnyExit = "exit:*",
         /// Any signal ended it.
         AnySignal = "signal:*",
-        /// It needed more memory than it may use.
+        /// The alloc needed more memory than it may use.
         Memory = "memory",
-        /// It ran longer than it may.
+        /// The alloc ran longer than it may.
         Timeout = "timeout",
-        /// It failed, for whatever cause.
+        /// The alloc failed, for whatever cause.
         Failed = "failed",
-        /// Its node is gone, what ran there was lost, or a service did not answer.
+        /// The node is gone, what ran there was lost, or a service did not answer.
         Lost = "lost",
-        /// EC2 took its instance back, as it had announced.
+        /// EC2 took the instance back, as it had announced.
         Spot = "spot",
-        /// Its node could not start it.
+        /// The node could not start the alloc.
         Node = "node",
     }
 

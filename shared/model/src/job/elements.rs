@@ -70,11 +70,11 @@ pub enum Outcome {
     Exit(i32),
     /// By this signal, which nodekeeper did not send.
     Signal(i32),
-    /// It ran longer than it may.
+    /// The element ran longer than it may.
     Timeout,
-    /// Its alloc needed more memory than it may use, and the element held the most of it or ran when the alloc ended for that.
+    /// The alloc needed more memory than it may use, and the element held the most of it or ran when the alloc ended for that.
     Memory,
-    /// It ran when its alloc had written more than its scratch space.
+    /// The element ran when its alloc had written more than its scratch space.
     Scratch,
 }
 

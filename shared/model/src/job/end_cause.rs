@@ -45,19 +45,19 @@ pub enum EndCause {
         /// The number of the signal.
         signal: i32,
     },
-    /// It ran longer than it may. It failed, whatever its command did at the end.
+    /// The alloc ran longer than it may. It failed, whatever its command did at the end.
     OverTime {
         /// The time limit, in seconds.
         limit_s: u64,
     },
-    /// It needed more memory than it may use.
+    /// The alloc needed more memory than it may use.
     OverMemory {
         /// The memory limit, in MiB.
         allowed_mib: u64,
         /// How much it used, if that was measured.
         used_mib: Option<u64>,
     },
-    /// It wrote more than its scratch space.
+    /// The alloc wrote more than its scratch space.
     OverScratch {
         /// The scratch space, in GiB.
         allowed_gib: u64,
@@ -69,7 +69,7 @@ pub enum EndCause {
         /// The program, as the command names it.
         program: String,
     },
-    /// The program is there and cannot be executed.
+    /// The program exists and cannot be executed.
     NotExecutable {
         /// The program, as the command names it.
         program: String,
@@ -80,11 +80,11 @@ pub enum EndCause {
         program: String,
         interpreter: String,
     },
-    /// Its command succeeded, but some of its outputs cannot be kept.
+    /// The command succeeded, but some of its outputs cannot be kept.
     NoOutput {
         /// The first output that is missing.
         path: String,
-        /// What is there instead.
+        /// What is at its path instead, or why it cannot be read.
         why: String,
         /// The other outputs that are missing, and why.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -97,37 +97,37 @@ pub enum EndCause {
         /// How many elements the alloc or the job has.
         elements: u64,
     },
-    /// It was told to stop, and ended.
+    /// The alloc was told to stop, and ended.
     Stopped {
         /// Why it was told to stop.
         why: String,
         /// The exit code of its command then; absent if the command had not been started.
         code: Option<i32>,
     },
-    /// Its node could not start the command, which has never run.
+    /// The node could not start the command, which has never run.
     NotStarted {
         /// What the node could not do.
         why: String,
     },
-    /// A service did not answer its node, or refused the node itself. The command has not run, or what it made is not stored.
+    /// A service did not answer the node, or refused the node itself. The command has not run, or what it made is not stored.
     NoService { service: Service, why: String },
-    /// Its node is gone, or what ran there was lost.
+    /// The node is gone, or what ran there was lost.
     Lost {
         /// What happened.
         why: String,
     },
-    /// EC2 took its spot instance back, as it had announced.
+    /// EC2 took the spot instance of the node back, as it had announced.
     Interrupted {
         /// What happened then.
         why: String,
     },
-    /// Whoever owns its node took the node out of service on purpose: an operator by a drain, or EC2 when a reservation ended or a
+    /// The owner of the node took it out of service on purpose: an operator by a drain, or EC2 when a reservation ended or a
     /// machine retired.
     Moved {
         /// Who did, and when.
         why: String,
     },
-    /// It can never run.
+    /// The job can never run.
     Rejected { why: String },
     /// Somebody cancelled the job.
     Cancelled { by: String },

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub const MAX_NODES: u32 = 256;
 /// Far more than any machine has, and small enough that sums cannot overflow.
 const MAX_MIB_OR_GIB: u64 = 1 << 32;
-/// They stand in the rows of a job and of its allocs.
+/// The most kinds of licences of a job. The rows of the job and of its allocs hold them all.
 const MAX_LICENCES: usize = 8;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 

@@ -99,7 +99,7 @@ pub struct Retry {
     pub pause_s: Option<u64>,
     /// Whether it keeps away from the nodes of its last tries.
     pub elsewhere: bool,
-    /// The market that it accepts from now on; `None`: as before.
+    /// The market that the job accepts from now on; `None`: as before.
     pub market: Option<MarketNeed>,
     /// The memory of each member from now on; `None`: as before.
     pub memory_mib: Option<u64>,
@@ -112,7 +112,7 @@ pub enum WhyNot {
     Rule,
     /// The rule was used as often as it may be.
     UsedUp { times: u32 },
-    /// It had all the memory that the rule allows.
+    /// The job had all the memory that the rule allows.
     AllMemory { memory_mib: u64 },
 }
 

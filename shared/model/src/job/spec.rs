@@ -40,13 +40,13 @@ pub struct JobSpec {
     pub array_count: Option<u32>,
     /// How many jobs of its array may be placed at the same time; `None` for any number.
     pub array_limit: Option<NonZeroU32>,
-    /// With how many failed elements its array begins no other one.
+    /// Once this many elements have failed for good, the array or the pack begins no others; `None` for no limit.
     pub max_failures: Option<NonZeroU32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<JobId, AfterEnd>,
-    /// It is not placed before.
+    /// The job is not placed before this moment.
     pub not_before_at: Option<Moment>,
-    /// It is rejected if it has not begun this long after its submission; 0 for never.
+    /// The job is rejected if it has not begun this long after its submission, in seconds; 0 for never.
     #[serde(skip_serializing_if = "crate::left_out::is_default")]
     pub give_up_after_s: u64,
     #[serde(flatten)]

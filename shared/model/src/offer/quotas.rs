@@ -73,9 +73,9 @@ pub fn is_of_vcpus(name: &str) -> bool {
 /// How much of a quota the nodes of a cluster use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QuotaUse {
-    /// Its name in Service Quotas.
+    /// The name of the quota in Service Quotas.
     pub quota: String,
-    /// The vCPUs of the cluster's nodes.
+    /// The vCPUs of this cluster's nodes that count for the quota. Other users of the account are not in it.
     pub used_vcpus: u64,
     /// The vCPUs that the account may have.
     pub vcpus: u64,

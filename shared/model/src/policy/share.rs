@@ -17,9 +17,9 @@ pub const NO_SHARE: &str = "(no share)";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     pub name: String,
-    /// Its part of the cluster, against the weights of the others.
+    /// The part of the cluster that the share gets, in proportion to the weights of the others. No unit.
     pub weight: f64,
-    /// Who may submit to it: names, where `*` is any text.
+    /// Who may submit to the share: names, where `*` is any text.
     pub members: Vec<String>,
     /// Whether it is also for everybody who is a member of no share.
     pub default: bool,

@@ -51,7 +51,7 @@ pub struct JobSummary {
     /// Whether an operator has paused it: it is not placed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// It is rejected if it has not begun this long after its submission; 0 for never.
+    /// The job is rejected if it has not begun this long after its submission, in seconds; 0 for never.
     #[serde(default, skip_serializing_if = "crate::left_out::is_default")]
     pub give_up_after_s: u64,
     /// How the tries to run the job so far ended.

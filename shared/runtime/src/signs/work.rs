@@ -101,7 +101,7 @@ pub(super) fn starting(facts: &Facts<'_>) -> Vec<Raised> {
     let (heard, within) = (heard(facts), Span::from_s(facts.policy.sweep.creating_s));
     let waits = |alloc: &&AllocSummary| {
         alloc.client == ClientStatus::Pending
-            // Its node says what it does for it.
+            // With a phase, the node works on the start, such as on a pull.
             && alloc.phase.is_none()
             && alloc.desired == Desired::Run
             && heard.contains(&alloc.slot)
