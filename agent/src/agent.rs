@@ -202,7 +202,7 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &SharedNode, runner: &m
     }
 }
 
-/// Looks at the machine before the first heartbeat. The first report then lists the allocs that are on it.
+/// Checks the machine before the first heartbeat. The first report then lists the allocs that are on it.
 async fn check_first(state: &SharedNode, guard: &Guard, source: &GpuSource, mut runner: Runner) -> Arc<Mutex<Runner>> {
     guard::first(state, guard).await;
     gpus::first(state, source).await;

@@ -1,4 +1,4 @@
-//! Says of an alloc that it cannot be ended: its processes were killed, and do not die.
+//! Marks an alloc that cannot be ended: its processes were killed, and do not die.
 //!
 //! A process that waits in the kernel for a disk or a file system dies when that answers, and not before.
 //!

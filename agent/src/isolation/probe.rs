@@ -19,7 +19,7 @@ use tokio::process::Command;
 /// How long the helper may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What to try.
+/// What the helper tries as a job would.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     pub uid: u32,
@@ -38,7 +38,7 @@ pub struct ProbeResult {
     pub no_mounts: Option<String>,
     /// Why the directory cannot be entered; `None` if it can.
     pub cannot_enter: Option<String>,
-    /// What of the metadata service can be reached.
+    /// The addresses of the metadata service that can be reached.
     pub metadata: Vec<SocketAddr>,
 }
 

@@ -104,7 +104,7 @@ impl GpuSource {
     }
 }
 
-/// Looks before the first heartbeat, so that the control plane knows from the beginning how many GPUs there are.
+/// Reads the GPUs before the first heartbeat, so that the control plane knows from the beginning how many GPUs there are.
 pub async fn first(state: &SharedNode, source: &GpuSource) {
     let GpuReport { gpus, .. } = source.find(&[]).await;
     for gpu in &gpus {
@@ -113,7 +113,7 @@ pub async fn first(state: &SharedNode, source: &GpuSource) {
     state.update_or_log(|node| node.gpus = gpus).await;
 }
 
-/// Looks again and again, and reports each change to the control plane at once.
+/// Reads the GPUs again and again, and reports each change to the control plane at once.
 pub async fn watch(state: &SharedNode, source: &GpuSource, looks_file: &Path) {
     loop {
         tokio::time::sleep(source.every(state.read(|node| node.is_ready))).await;

@@ -39,7 +39,7 @@ pub enum Observed {
 /// What a node reports of an alloc that has not ended, besides its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocProgress {
-    /// What is done for it while its command does not run, if that lasts.
+    /// What the node does for the alloc before its command runs or after it, if that lasts.
     pub phase: Option<String>,
     pub run: RunReport,
 }

@@ -152,7 +152,7 @@ impl ExitRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocPhase {
     pub text: String,
-    /// Whether it failed and is tried again: a person should know at once.
+    /// Whether the phase failed and is tried again: a person should know at once.
     pub is_failing: bool,
 }
 

@@ -59,7 +59,7 @@ impl MostScratch {
         is_own.then_some(EndCause::OverScratch { allowed_gib: used >> 30, used_mib: used >> 20 })
     }
 
-    /// Looks at what the command has left behind.
+    /// Measures once more after the command has ended.
     pub(crate) fn measure_last(&self, dirs: &[PathBuf]) {
         self.note(used(dirs, Instant::now() + LAST_SCAN, u64::MAX));
     }

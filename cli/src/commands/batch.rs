@@ -267,7 +267,7 @@ impl Session {
         Ok(rows)
     }
 
-    /// Looks at what has ended since the last time.
+    /// Reads which jobs have ended since the last poll.
     async fn poll(&mut self, context: &mut Context<'_>) -> anyhow::Result<()> {
         if self.waits.is_empty() {
             return Ok(());
@@ -295,7 +295,7 @@ impl Session {
         waits.iter().try_for_each(|wait| answer_line(context, &wait.id, Ok(failure(error))))
     }
 
-    /// Tells those of these jobs that have ended to whoever waits for them.
+    /// Answers the requests that wait for the ends of these jobs, as far as they have ended.
     fn ended(&mut self, context: &mut Context<'_>, mut jobs: Vec<Job>) -> anyhow::Result<()> {
         jobs.retain(|job| job.summary.state.is_ended());
         for wait in &mut self.waits {

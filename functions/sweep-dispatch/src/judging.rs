@@ -51,7 +51,7 @@ impl OfNode {
         label == self.node_id.to_string() || self.over.contains(label)
     }
 
-    /// The live alloc that a handle belongs to, if its name says so.
+    /// The live alloc that a handle belongs to, if its name is the id of one.
     fn alloc_of(&self, handle: &str) -> Option<AllocId> {
         handle.parse().ok().filter(|id| self.allocs.contains(id))
     }

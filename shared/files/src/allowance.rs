@@ -14,12 +14,12 @@ pub use model::files::MAX_CONTENT_BYTES as MAX_BYTES;
 /// The most files, folders and links of one folder.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
-/// What is left for some work.
+/// How many bytes and entries some work may still use.
 #[derive(Debug)]
 pub struct Allowance {
     bytes: Cell<u64>,
     entries: Cell<u64>,
-    /// What it began with.
+    /// The bytes and the entries at the beginning, for the text of an error.
     most: (u64, u64),
     lost: Arc<AtomicBool>,
 }
@@ -118,7 +118,7 @@ impl Allowance {
         Ok(())
     }
 
-    /// What is read through this counts.
+    /// A reader whose bytes this allowance counts.
     pub const fn reading<R: Read>(&self, from: R) -> CountedRead<'_, R> {
         CountedRead { from, allowance: self }
     }

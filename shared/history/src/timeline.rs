@@ -82,7 +82,7 @@ impl Phase {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLifetime {
     pub slot: Slot,
-    /// `None` if no event and no record says it.
+    /// `None` if no event and no record names it.
     pub node_id: Option<NodeId>,
     pub size: Option<String>,
     pub instance_type: Option<String>,
@@ -140,7 +140,7 @@ impl NodeLifetime {
         self.phases.iter().find(|(_, phase)| *phase == Phase::Idle).map(|(at, _)| *at)
     }
 
-    /// Whether it is over, or going, and never took work.
+    /// Whether the life is over, or ends now, and never took work.
     pub(crate) fn never_worked(&self) -> bool {
         self.ready_at().is_none() && (self.to.is_some() || self.phase() == Phase::Going)
     }

@@ -104,7 +104,7 @@ async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -
     for text in given {
         let found = match finder.whole_jobs(text).await {
             Ok(one) if one.len() == 1 => Ok(one),
-            // What of an array has ended needs no word, unless all of it has.
+            // Elements that have ended are not named, unless all of them have.
             Ok(array) => not_ended(cluster, text, array).await,
             Err(e) => Err(e),
         };

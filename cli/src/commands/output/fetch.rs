@@ -192,7 +192,7 @@ impl Fetched<'_> {
         self.args.path == ALL || self.args.path == path
     }
 
-    /// What of this is wanted. A job that has completed needs no checkpoint.
+    /// The outputs that the options ask for. A job that has completed needs no checkpoint.
     fn wanted<'k>(&self, kept: &'k Kept) -> impl Iterator<Item = &'k StoredOutput> {
         let takes_all = kept.checkpoint.is_none() || self.job.summary.state != JobState::Complete;
         let path = &self.args.path;

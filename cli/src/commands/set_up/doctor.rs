@@ -255,7 +255,7 @@ async fn alarms(aws: &AwsCli, topic: &str) -> Checked {
     }])
 }
 
-/// What is wrong with what the policy names.
+/// Checks what the policy names: agents, the bucket of outputs, images and subnets.
 async fn of_policy(cluster: &Cluster) -> Checked {
     let (aws, control) = (&cluster.reach.aws, cluster.store.control().await?);
     let (stored, _) = control.checked_policy()?;

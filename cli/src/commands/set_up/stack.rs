@@ -32,11 +32,11 @@ pub(super) struct ClusterStack {
     outputs: Vec<Value>,
 }
 
-/// How a stack comes to be what this release says.
+/// How a stack becomes that of this release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deploying {
     Create,
-    /// What is left of a failed deployment goes first.
+    /// First deletes what a failed deployment left.
     DeleteAndCreate,
     Update,
 }

@@ -150,7 +150,7 @@ pub(crate) async fn wait(
 
 /// What one round of the teardown did, and what is left of the cluster after it.
 struct Left {
-    /// What it did, for people.
+    /// What the round did, for people.
     did: Vec<String>,
     /// The records and instances, for people.
     line: String,
@@ -158,7 +158,7 @@ struct Left {
 }
 
 impl Left {
-    /// Looks at the cluster, and drains, cancels or terminates what it finds.
+    /// Reads the cluster, and drains, cancels or terminates what is left of it.
     async fn advance(cluster: &Cluster, args: &TeardownArgs, clock: &WallClock) -> anyhow::Result<Self> {
         let (mut did, now) = (Vec::new(), clock());
         match launch_nothing(cluster, now).await {

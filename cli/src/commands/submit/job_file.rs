@@ -37,7 +37,7 @@ struct FileLine {
 }
 
 impl FileLine {
-    /// What it names: it may mean other jobs later.
+    /// The names of other jobs in the line. The same names may mean other jobs later.
     fn names(&self) -> Value {
         json!({"after": self.after, "in": self.from_jobs})
     }

@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 /// notes, and only the records count.
 const UNKEPT_NOTE: Span = Span::from_s(120);
 
-/// A silent node whose status does not say so yet.
+/// A silent node that is still `syncing` or `ready`.
 struct SilentNode<'a> {
     node_id: NodeId,
     contact: &'a Contact,
@@ -47,9 +47,9 @@ struct HeardFleet<'a> {
     /// How many of them registered before the brake began to hold. Later ones would make the share of silent nodes look
     /// smaller.
     earlier: usize,
-    /// How many of them are silent, also those whose status says so already.
+    /// How many of them are silent, also those that are `disconnected` or `down` already.
     fell_silent: usize,
-    /// The silent nodes whose status does not say so yet, the longest silent first.
+    /// The silent nodes that are still `syncing` or `ready`, the longest silent first.
     open: Vec<SilentNode<'a>>,
     /// The silent nodes whose instances EC2 lists as not running.
     explained: BTreeSet<NodeId>,

@@ -10,7 +10,7 @@ use crate::SPOT_WARNING;
 use model::{ControlKey, LaunchError, Limit, Market, Offering, Reason, Refusal, Span, Subject, Time};
 use std::collections::BTreeMap;
 
-/// How many interruptions at the same time say something about a pool.
+/// With this many interruptions at the same time, a pool counts as short.
 const MANY: usize = 2;
 
 pub(super) fn plan(view: &mut View<'_>, plan: &mut FleetPlan) {

@@ -74,7 +74,7 @@ pub trait Cloud: Send + Sync {
     async fn launch(&self, request: &LaunchRequest, client_token: &str) -> Result<LaunchAnswer, LaunchError>;
     /// Terminates these instances. If EC2 does not know one of them, it still terminates the others.
     async fn terminate(&self, instance_ids: &[String]) -> Result<(), CloudError>;
-    /// The instance types, prices and places that the cloud offers; `None` for a cloud that cannot say it.
+    /// The instance types, prices and places that the cloud offers; `None` for a cloud that cannot be asked.
     fn offers(&self) -> Option<&dyn Offers> {
         None
     }

@@ -53,9 +53,9 @@ pub(crate) struct Again {
     pub(crate) times: Option<u32>,
     /// The wait before, in seconds; `None` for that of the policy.
     pause_s: Option<u64>,
-    /// Whether it keeps away from the nodes of its last tries.
+    /// Whether the job keeps away from the nodes of its last tries.
     elsewhere: bool,
-    /// Whether it accepts only nodes that are bought on demand from now on.
+    /// Whether the job accepts only nodes that are bought on demand from now on.
     on_demand: bool,
     /// The factor by which its memory grows, in hundredths.
     growth: Option<u64>,
@@ -97,7 +97,7 @@ pub struct Retry {
     pub times: Option<u32>,
     /// The wait before, in seconds; `None` for that of the policy.
     pub pause_s: Option<u64>,
-    /// Whether it keeps away from the nodes of its last tries.
+    /// Whether the job keeps away from the nodes of its last tries.
     pub elsewhere: bool,
     /// The market that the job accepts from now on; `None`: as before.
     pub market: Option<MarketNeed>,

@@ -85,7 +85,7 @@ pub struct MachineKind {
     /// The labels of its size.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
-    /// Whether it runs jobs that have an image.
+    /// Whether the machine runs jobs that have an image.
     pub containers: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Share {
     pub weight: f64,
     /// Who may submit to the share: names, where `*` is any text.
     pub members: Vec<String>,
-    /// Whether it is also for everybody who is a member of no share.
+    /// Whether the share is also for everybody who is a member of no share.
     pub default: bool,
     #[serde(flatten)]
     pub limits: WorkLimits,

@@ -88,12 +88,12 @@ impl JobSummary {
         waits.then(|| self.submitted_at + Span::from_s(self.give_up_after_s.cast_signed()))
     }
 
-    /// Whether it is no part of the queue that runs read: it is paused, or it is not placed before a time.
+    /// Whether the job is outside of the queue that runs read: it is paused, or it is not placed before a time.
     pub fn is_put_off(&self) -> bool {
         self.state == JobState::Queued && !self.follows() && (self.paused || self.tries.not_before_at.is_some())
     }
 
-    /// Whether it waits for something else than room: for other jobs, for a time, or for an operator.
+    /// Whether the job waits for something other than room: other jobs, a time, or an operator.
     pub fn is_ineligible(&self) -> bool {
         self.follows() || self.is_put_off()
     }

@@ -26,7 +26,7 @@ pub(super) fn scheduled(facts: &Facts<'_>) -> Vec<Raised> {
     functions::scheduled().map(|(function, period)| one(facts, function, period)).collect()
 }
 
-/// Who else would say that the function does not run that tells of the others?
+/// sweep-dispatch counts this sign for the other functions. When sweep-dispatch itself does not run, clean-stale-records counts it.
 pub(super) fn teller(facts: &Facts<'_>) -> Vec<Raised> {
     scheduled(facts).into_iter().filter(|one| one.what == SWEEP_DISPATCH.name).collect()
 }

@@ -22,7 +22,7 @@ pub(super) struct Turns<'a> {
 
 struct ShareQueue<'a> {
     weight: f64,
-    /// What it has used against its weight.
+    /// What the share has used, in vCPU-seconds, divided by its weight.
     used: f64,
     wants: VecDeque<Want<'a>>,
 }

@@ -40,18 +40,18 @@ impl Pattern {
         path.contains(is_special).then(|| Self(path.split('/').chain(end).map(str::to_owned).collect()))
     }
 
-    /// Whether it names all that is not hidden, in folders at any depth: so it takes no folder whole.
+    /// Whether the pattern names everything that is not hidden, at any depth. Then it takes no folder whole.
     fn names_each(&self) -> bool {
         matches!(self.0.as_slice(), [.., folders, all] if folders == FOLDERS && all == "*")
     }
 
-    /// The folder that everything is in which the pattern names: its parts before the first special character. May be empty.
+    /// The folder that contains all that the pattern names: its parts before the first special character. May be empty.
     pub fn folder(&self) -> String {
         let plain = self.0.iter().take_while(|part| !part.contains(is_special));
         plain.map(String::as_str).collect::<Vec<_>>().join("/")
     }
 
-    /// Says of a path, given by its parts, what the pattern says of it.
+    /// How the pattern matches a path, which is given by its parts.
     pub fn matches<'a>(&self, path: impl IntoIterator<Item = &'a str>) -> Matching {
         // The places in the pattern that the path up to now leads to.
         let mut places = self.from([0]);

@@ -239,7 +239,7 @@ impl Job {
         Some(new)
     }
 
-    /// Whether it has ended, and all is known of its end: the allocs of a cancelled job stop later.
+    /// Whether the job has ended, and nothing of its end is missing: the allocs of a cancelled job stop later, and report what they used.
     pub fn is_over(&self) -> bool {
         let JobSummary { state, allocs, .. } = &self.summary;
         state.is_ended() && (*state != JobState::Cancelled || allocs.is_empty())

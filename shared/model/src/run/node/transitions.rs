@@ -197,7 +197,7 @@ impl NodeRecord {
         Ok(new.touched(now, if first { "first heartbeat" } else { "registered again" }))
     }
 
-    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or the agent says something else of it.
+    /// A heartbeat that changes more than the pulse: the node was disconnected or down, or the agent reports other facts.
     pub fn heartbeat(&self, heartbeat: &Heartbeat, lease_expires_at: Time, now: Time) -> Result<Self, NotPossible> {
         let mut new = self.clone();
         let mut reason = "";
