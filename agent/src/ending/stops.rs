@@ -35,7 +35,7 @@ pub(crate) enum StopStep {
 #[derive(Debug)]
 pub(crate) struct Stops {
     notice: Duration,
-    /// From asking to killing.
+    /// The time from asking the command to stop to killing it.
     patience: Duration,
     next: StopStep,
     /// `None` while no stop is known.

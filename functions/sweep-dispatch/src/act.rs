@@ -63,7 +63,7 @@ impl Sweeping<'_> {
         let mut results = Vec::with_capacity(handles.len());
         let mut attempts = Attempts::new(handles);
         while let Some(some) = attempts.take_next() {
-            // No part of the marks begins when little time is left.
+            // With little time left, no further marks are begun.
             if !self.0.may_begin() {
                 results.extend(some.iter().map(|_| ActionResult::LEFT));
                 continue;

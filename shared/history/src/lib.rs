@@ -74,7 +74,7 @@ struct StoredPast {
 /// What the stored policy says of the past.
 #[derive(Clone, Debug, Default)]
 struct PolicyNow {
-    /// By size.
+    /// The price of an hour, by size.
     prices: BTreeMap<String, Usd>,
     vcpus: BTreeMap<String, u32>,
     idle_timeout: Span,

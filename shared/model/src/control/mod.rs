@@ -202,7 +202,7 @@ impl Control {
         self.read(serde_json::json!(row));
     }
 
-    /// The entries that no decision looks at any more: those that ended more than a day ago, and demand sets that have ended. A wait
+    /// The entries that no decision reads any more: those that ended more than a day ago, and demand sets that have ended. A wait
     /// can grow only within an hour of its end, because the longest wait is an hour. A count of failed starts goes on until a
     /// start succeeds, and notes have no end.
     pub fn over(&self, now: Time) -> Vec<(&ControlKey, Version)> {

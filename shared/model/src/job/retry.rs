@@ -34,7 +34,7 @@ const FORM: &str = "write CAUSES=fail or CAUSES=again*N, such as exit:75-78=agai
 pub(crate) enum Cause {
     /// The command ended with an exit code from the first to the last.
     Exit(i32, i32),
-    /// This signal ended it, or a program below its shell.
+    /// This signal ended the command, or a program below its shell.
     Signal(Signal),
     Word(CauseWord),
 }

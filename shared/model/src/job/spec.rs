@@ -93,7 +93,7 @@ impl JobSpec {
         *strictest = (*strictest).min(end);
     }
 
-    /// Refuses a wrong job that is submitted now.
+    /// Checks a job that is submitted at this time. The error has every mistake.
     pub(crate) fn check(&self, now: Time) -> Result<(), BadJob> {
         let mut mistakes = Mistakes::default();
         for (option, name) in [("--name", &self.name), ("--key", &self.key)] {

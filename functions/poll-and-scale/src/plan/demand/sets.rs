@@ -40,7 +40,7 @@ impl<'a> Packing<'_, 'a> {
         while note.lacking() > 0 && !sizes.is_empty() {
             let reason = Reason::SetNeedsNode { set: set.name.to_owned() };
             match self.launch_one_of(&sizes, None, None, reason) {
-                // A launched node is whole. If not, this must not launch for ever.
+                // A launched node always satisfies the set. If one ever does not, the loop must still end.
                 Ok(n) if !self.take_for(n, set, &mut note) => break,
                 Ok(_) => {}
                 Err(Blocked { wait, why }) => {

@@ -144,7 +144,7 @@ impl Job {
         (self.summary.state == JobState::Queued && new != *self).then_some(new)
     }
 
-    /// Paused, or no longer; `None` if it is not queued, or if it is so already.
+    /// The job paused, or continued; `None` if it is not queued, or if nothing changes.
     pub fn pause(&self, pause: Pause) -> Option<Self> {
         let mut new = self.clone();
         new.summary.paused = pause == Pause::Begins;
