@@ -23,8 +23,8 @@ pub(crate) struct Element {
 }
 
 impl Element {
-    pub(crate) fn new(first: i32) -> Self {
-        Self { first, remembered: BTreeMap::new(), notice: Notice::default() }
+    pub(crate) const fn new(first: i32, notice: Notice) -> Self {
+        Self { first, remembered: BTreeMap::new(), notice }
     }
 
     pub(crate) fn notify(&mut self, signal: Signal) {

@@ -13,6 +13,7 @@ use crate::work::job_command::JobCommand;
 use model::wire::AllocOrder;
 use model::{EndCause, FailurePolicy, Outcome, Pack, Signal, Time};
 use nix::errno::Errno;
+use process_table::Notice;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
@@ -305,7 +306,8 @@ impl<'a> ElementEnd<'a> {
     fn new(first: Option<u32>, elements: &'a ElementsStart, order: Order) -> Self {
         let (policy, first) = (&elements.policy, first.map_or(0, |pid| pid as i32));
         let stops = Stops::new(policy, elements.timeout_s, Instant::now());
-        let mut end = Self { remains: Element::new(first), stops, policy, order: Order::Run, is_late: false };
+        let notice = Notice::new(Duration::from_secs(policy.kill_timeout_s));
+        let mut end = Self { remains: Element::new(first, notice), stops, policy, order: Order::Run, is_late: false };
         end.order(order);
         end
     }

@@ -88,6 +88,7 @@ pub(crate) struct Processes<'a> {
     /// Whether the first process runs elements. It passes signals on to them.
     pub(crate) is_pack: bool,
     pub(crate) cgroup: Option<&'a Path>,
+    /// What was sent to the command. In a container, that is what runs below its init.
     pub(crate) notice: Notice,
 }
 
@@ -144,7 +145,6 @@ pub(crate) struct ContainerStop<'a> {
     alloc_id: AllocId,
     /// The signal that no process has got yet: the container may be starting, or its init may not be halted yet.
     unsent: Option<Signal>,
-    notice: Notice,
     killed_at: Option<Instant>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> ContainerStop<'a> {
         runtime: ContainerRuntime,
         alloc_id: AllocId,
     ) -> Self {
-        Self { client, watch, runtime, alloc_id, unsent: None, notice: Notice::default(), killed_at: None }
+        Self { client, watch, runtime, alloc_id, unsent: None, killed_at: None }
     }
 
     /// Halts the init, sends the signal, and lets the init go on when nothing remains.
@@ -172,13 +172,13 @@ impl<'a> ContainerStop<'a> {
             let _ended_is_fine = init.send(Number::SIGCONT);
         } else if let Some(signal) = self.unsent.filter(|_| process_table::is_halted(init.pid)) {
             let shared = process_table::read(init.pid).map_or(0, |init| init.group);
-            self.notice.send(&below, shared, signal);
+            self.client.notice.send(&below, shared, signal);
             self.unsent = None;
         } else if self.unsent.is_some() && init.send(Number::SIGSTOP) == Err(Errno::EPERM) {
             // The agent is not root, and the init is a process of another user.
             self.unsent.take().map(send_by_runtime);
         } else {
-            self.notice.go_on(|| below, Instant::now().into_std());
+            self.client.notice.go_on(|| below, Instant::now().into_std());
         }
     }
 

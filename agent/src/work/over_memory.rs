@@ -155,7 +155,15 @@ mod tests {
 
     #[test]
     fn the_processes_of_an_element_are_those_below_the_child_of_the_runner() {
-        let entry = |pid, parent| ProcessEntry { pid, parent, group: 1, session: 1, start_ticks: 0, zombie: false };
+        let entry = |pid, parent| ProcessEntry {
+            pid,
+            parent,
+            group: 1,
+            has_terminal: false,
+            session: 1,
+            start_ticks: 0,
+            zombie: false,
+        };
         // 9 is the runner. 40 was adopted. 3 has a smaller pid than the first process of its element.
         let found = [entry(9, 1), entry(20, 9), entry(3, 20), entry(30, 9), entry(31, 3), entry(40, 1)];
         assert_eq!(elements(&found, 9), [vec![20, 3, 31], vec![30]]);

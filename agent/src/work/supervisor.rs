@@ -329,7 +329,8 @@ impl Supervised<'_> {
     fn remains(&self, first: i32, container: Option<&Arc<InitWatch>>) -> Remains<'_> {
         let Self { task, .. } = self;
         let is_pack = task.order.work.pack.is_some();
-        let (supervisor, notice) = (std::process::id() as i32, Notice::default());
+        let notice = Notice::new(Duration::from_secs(task.order.failure_policy.kill_timeout_s));
+        let supervisor = std::process::id() as i32;
         let processes = Processes { supervisor, first, is_pack, cgroup: task.cgroup(), notice };
         match container.zip(task.container) {
             None => Remains::Processes(processes),

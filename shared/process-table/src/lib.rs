@@ -5,6 +5,7 @@
 //! kernel shows it as a zombie too.
 //! Does not: use cgroups; a process tree is found through parents and sessions only.
 
+mod kept;
 mod notice;
 
 use nix::sys::signal::{self, Signal};
@@ -23,6 +24,7 @@ pub struct ProcessEntry {
     pub group: i32,
     /// The session id: the pid of the process that called `setsid`.
     pub session: i32,
+    pub has_terminal: bool,
     /// When the process started, in clock ticks since boot.
     pub start_ticks: u64,
     /// Whether every thread of the process has ended but its parent has not waited for it yet.
@@ -51,6 +53,7 @@ fn parse(stat: &str) -> Option<ProcessEntry> {
         parent: field(1)?.parse().ok()?,
         group: field(2)?.parse().ok()?,
         session: field(3)?.parse().ok()?,
+        has_terminal: field(4)? != "0",
         start_ticks: field(19)?.parse().ok()?,
     })
 }
@@ -212,7 +215,15 @@ mod tests {
     #[test]
     fn parentheses_in_a_name_are_parsed() {
         let stat = "42 (a) b (c) R 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        let want = ProcessEntry { pid: 42, parent: 7, group: 42, session: 41, start_ticks: 987_654, zombie: false };
+        let want = ProcessEntry {
+            pid: 42,
+            parent: 7,
+            group: 42,
+            session: 41,
+            has_terminal: false,
+            start_ticks: 987_654,
+            zombie: false,
+        };
         assert_eq!(parse(stat), Some(want));
         let main_thread_ended = stat.replace("R 7", "Z 7").replace("0 1 0", "0 2 0");
         assert_eq!(parse(&main_thread_ended), Some(want), "another thread runs");

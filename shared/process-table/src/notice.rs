@@ -1,47 +1,71 @@
 //! A signal to all processes of a command, in an order that lets each of them save its work.
 //!
-//! A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
-//! then end by SIGPIPE in the middle of its save. So such a reader ends with its input, and gets the signal only if it does not.
-//!
-//! A program such as `timeout` passes each signal on to those below it, which have got it already, and a second one often means "at
-//! once". So it gets none, and ends with what it waits for.
+//! * A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
+//!   then end by SIGPIPE in the middle of its save. So such a reader ends with its input, and gets the signal only if it does not.
+//! * A reader that does not read its standard input, such as the shell of `$(…)`, a launcher or a terminal (`tmux`), gets the signal
+//!   with the others. Its end of the pipe or terminal is kept open, so that those who write there live on ([`kept`](super::kept)).
+//! * The first process on a terminal takes it away from the others, who end by HUP. So it gets the signal when they have ended.
+//! * A program such as `timeout` passes each signal on to those below it, which have got it already, and a second one often means "at
+//!   once". So it gets none, and ends with what it waits for. A shell with a trap may pass the signal on, too: it gets it when those
+//!   below it that handle it have ended, or when its patience is over.
 //!
 //! Guarantees: each process that was found gets the signal at most once. A reader that handles the signal itself gets it with the others,
 //! and so does one that reads only from what the signal ends: it never takes the end of cut input for a whole one.
-//! Does not: see a pipe that is not the standard input of its reader, or that a shell passes a signal on.
+//! Does not: see that a program which is no shell passes a signal on.
 
+use super::kept::{KeptReaders, Pipe, handles, has, pipe, written};
 use super::{ProcessEntry, is_alive, send, send_group, text};
 use nix::sys::signal::Signal;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Programs that run another one and pass on to it, or to its process group, the signals that they get.
-const PASS_ON: [&str; 5] = ["timeout", "tini", "docker-init", "dumb-init", "catatonit"];
+const PASS_ON: [&str; 6] = ["timeout", "script", "tini", "docker-init", "dumb-init", "catatonit"];
+const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"];
 /// How long a reader has to end with its input.
 const WITH_INPUT: Duration = Duration::from_secs(2);
 
 /// What was sent to a command, and who gets it later.
 #[derive(Debug, Default)]
 pub struct Notice {
+    /// The longest that a shell waits for those below it.
+    patience: Duration,
     signal: Option<Signal>,
-    later: Vec<ProcessEntry>,
-    /// The time since which no process that lives on writes to these readers.
-    free_since: BTreeMap<i32, Instant>,
+    /// When the patience is over.
+    shells_until: Option<Instant>,
+    later: Vec<Later>,
+    kept: KeptReaders,
+}
+
+/// A process that gets the signal later.
+#[derive(Debug)]
+struct Later {
+    process: ProcessEntry,
+    /// How long it has to end by itself when nothing keeps the signal from it.
+    time: Duration,
+    free_since: Option<Instant>,
 }
 
 impl Notice {
+    /// For a command that is killed this long after it is asked to stop.
+    pub fn new(kill_timeout: Duration) -> Self {
+        Self { patience: kill_timeout / 2, ..Self::default() }
+    }
+
     /// Sends this signal to all of these processes, and then CONT: a stopped process takes a signal only when it goes on. A process
     /// group is signalled in one step, which no fork can outrun. `shared` is a group that others are in too: its processes are
     /// signalled one by one.
     pub fn send(&mut self, found: &[ProcessEntry], shared: i32, signal: model::Signal) {
         self.signal = Signal::try_from(signal.number()).ok();
-        self.later = self.signal.map(|signal| readers(found, found, signal)).unwrap_or_default();
-        self.free_since.clear();
         let Some(signal) = self.signal else { return };
-        let apart: Vec<ProcessEntry> = found.iter().filter(|p| passes_on(p.pid, signal)).copied().collect();
-        let apart = [self.later.as_slice(), &apart].concat();
+        self.kept.keep(found, signal);
+        self.shells_until = Some(Instant::now() + self.patience);
+        let later = |process, time| Later { process, time, free_since: None };
+        let with_input = readers(found, found, signal).into_iter().map(|reader| later(reader, WITH_INPUT));
+        let of_others = [passing_shells(found, found, signal), terminal_leaders(found, found, signal)].concat();
+        self.later = with_input.chain(of_others.into_iter().map(|process| later(process, Duration::ZERO))).collect();
+        let waits = self.later.iter().map(|later| later.process);
+        let apart: Vec<ProcessEntry> = found.iter().filter(|p| passes_on(p, found)).copied().chain(waits).collect();
         let parted: BTreeSet<i32> = apart.iter().map(|p| p.group).chain([shared]).collect();
         let (single, grouped): (Vec<&ProcessEntry>, Vec<&ProcessEntry>) =
             found.iter().partition(|p| parted.contains(&p.group));
@@ -52,23 +76,25 @@ impl Notice {
         }
     }
 
-    /// Sends the signal to those whose input has ended, and who go on. `found` are all processes of the command. Call this again and
-    /// again.
+    /// Sends the signal to those whom nothing keeps from it any more, and who go on. `found` are all processes of the command. Call this
+    /// again and again.
     pub fn go_on(&mut self, found: impl FnOnce() -> Vec<ProcessEntry>, now: Instant) {
-        self.later.retain(|p| is_alive(p.pid, p.start_ticks));
+        self.kept.go_on();
+        self.later.retain(|later| is_alive(later.process.pid, later.process.start_ticks));
         let Some(signal) = self.signal.filter(|_| !self.later.is_empty()) else { return };
-        let wait = readers(&self.later, &found(), signal);
-        self.later.retain(|process| {
-            let is_free = !wait.contains(process);
-            let since = *self.free_since.entry(process.pid).or_insert(now);
-            if !is_free {
-                self.free_since.remove(&process.pid);
-            } else if now.duration_since(since) >= WITH_INPUT {
-                send(process.pid, signal);
-                send(process.pid, Signal::SIGCONT);
-                return false;
+        let (of, all): (Vec<ProcessEntry>, _) = (self.later.iter().map(|later| later.process).collect(), found());
+        let mut wait = [readers(&of, &all, signal), terminal_leaders(&of, &all, signal)].concat();
+        if self.shells_until.is_some_and(|until| now < until) {
+            wait.extend(passing_shells(&of, &all, signal));
+        }
+        self.later.retain_mut(|later| {
+            later.free_since = if wait.contains(&later.process) { None } else { later.free_since.or(Some(now)) };
+            let is_due = later.free_since.is_some_and(|since| now.duration_since(since) >= later.time);
+            if is_due {
+                send(later.process.pid, signal);
+                send(later.process.pid, Signal::SIGCONT);
             }
-            true
+            !is_due
         });
     }
 }
@@ -78,9 +104,6 @@ struct PipeWriter {
     lives_on: bool,
     to: BTreeSet<Pipe>,
 }
-
-/// The device and the inode of a pipe.
-type Pipe = (u64, u64);
 
 /// Those of these processes that the signal would end while others, which live on, write to them.
 fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
@@ -106,41 +129,46 @@ fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<Pro
     }
 }
 
+/// Those of these shells that have a trap for the signal, and below them a process that handles it.
+fn passing_shells(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
+    let is_below = |p: &ProcessEntry, shell: &ProcessEntry| {
+        let parent = |p: &ProcessEntry| all.iter().find(|other| other.pid == p.parent && other.pid != p.pid).copied();
+        // As often as there are processes: while they are read, pids may come again and make a circle.
+        std::iter::successors(parent(p), parent).take(all.len()).any(|parent| parent.pid == shell.pid)
+    };
+    let shells = of.iter().filter(|p| is_named(p.pid, &SHELLS) && handles(p.pid, signal));
+    shells
+        .filter(|shell| all.iter().any(|p| is_below(p, shell) && !p.zombie && handles(p.pid, signal)))
+        .copied()
+        .collect()
+}
+
+/// Those of these processes that the signal would end, and that lead a session on a terminal in which a process handles it.
+fn terminal_leaders(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
+    let leaders = of.iter().filter(|p| p.pid == p.session && p.has_terminal && !lives_on(p.pid, signal));
+    let saves = |leader: &ProcessEntry| all.iter().any(|p| p.session == leader.pid && handles(p.pid, signal));
+    leaders.filter(|leader| saves(leader)).copied().collect()
+}
+
 /// Whether a process handles or ignores this signal.
 fn lives_on(pid: i32, signal: Signal) -> bool {
     has(pid, signal, &["SigCgt:", "SigIgn:"])
 }
 
-/// Whether a process passes this signal on. It handles the signal, or blocks it and waits for it.
-fn passes_on(pid: i32, signal: Signal) -> bool {
-    let is_named = text(pid, "comm").is_ok_and(|name| PASS_ON.contains(&name.trim_end()));
-    is_named && has(pid, signal, &["SigCgt:", "SigBlk:"])
+/// Whether a process passes on to others below it what it gets.
+fn passes_on(process: &ProcessEntry, all: &[ProcessEntry]) -> bool {
+    is_named(process.pid, &PASS_ON) && all.iter().any(|p| p.parent == process.pid && !p.zombie)
 }
 
-/// Whether one of these sets of a process has the signal.
-fn has(pid: i32, signal: Signal, sets: &[&str]) -> bool {
-    let status = text(pid, "status").unwrap_or_default();
-    sets.iter().any(|set| super::signals(&status, set).contains(&(signal as i32)))
-}
-
-/// The pipes that a process has open for writing.
-fn written(pid: i32) -> BTreeSet<Pipe> {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    open.filter_map(|fd| pipe(pid, fd.file_name().to_str()?, 0o200)).collect()
-}
-
-/// The pipe behind a descriptor that is open in this way.
-fn pipe(pid: i32, fd: &str, way: u32) -> Option<Pipe> {
-    let path = format!("/proc/{pid}/fd/{fd}");
-    let is_open = fs::symlink_metadata(&path).ok()?.mode() & way != 0;
-    let file = fs::metadata(&path).ok().filter(|file| is_open && file.file_type().is_fifo())?;
-    Some((file.dev(), file.ino()))
+fn is_named(pid: i32, names: &[&str]) -> bool {
+    text(pid, "comm").is_ok_and(|name| names.contains(&name.trim_end()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::descendants;
+    use std::fs;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
@@ -161,6 +189,9 @@ mod tests {
         let again = "trap \"echo twice >out; exit\" TERM; sleep 0.2; echo saved >out; exit";
         let twice = format!("sh -c 'trap '\\''{again}'\\'' TERM; echo a >log; while :; do sleep 0.01; done'");
         let told = "sh -c 'trap \"echo told >out; exit\" TERM; echo a >log; while :; do sleep 0.01; done'";
+        // It prints more than a pipe holds before it saves.
+        let prints = "trap \"printf %0200000d 1; echo saved >out; exit\" TERM; echo a >log; while :; do echo a; sleep 0.01; done";
+        let passes = |program: &str| format!("trap 'kill -TERM $p' TERM; {program} & p=$!; wait $p; wait $p");
         for (line, left) in [
             (format!("{saves} | cat >log"), "saved\n"),
             (format!("{saves} | grep --line-buffered a | tee log"), "saved\n"),
@@ -171,6 +202,21 @@ mod tests {
             // `timeout` would pass the signal on, and a second one cuts the save short.
             (format!("timeout 100 {twice}"), "saved\n"),
             (format!("timeout -k 100 100 {twice} | cat >/dev/null"), "saved\n"),
+            (format!("ln -s $(command -v timeout) tini; ./tini 100 {twice}"), "saved\n"),
+            (passes(&twice), "saved\n"),
+            (passes(&format!("timeout 100 {twice}")), "saved\n"),
+            // A shell that must save itself gets the signal after its program.
+            (format!("trap 'cat out >>all; mv all out; exit' TERM; {twice} & while :; do sleep 0.01; done"), "saved\n"),
+            // Who reads dies at once.
+            (format!("r=$(sh -c '{prints}'); echo $r"), "saved\n"),
+            (format!("echo '{prints}' >prints; script -qefc 'sh prints; true' typed >typed2"), "saved\n"),
+            // What a terminal holds is less than a pipe.
+            (
+                format!(
+                    "echo '{prints}' | sed s/00000d/d/ >prints; python3 -c 'import pty; pty.spawn([\"sh\", \"-c\", \"sh prints; true\"])' >typed"
+                ),
+                "saved\n",
+            ),
             // Nothing saves here. Who counts must not believe that the end came by itself.
             ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
             // Who handles the signal decides for itself, and at once: this writer waits for that.
@@ -182,7 +228,7 @@ mod tests {
             let mut child = command.spawn().unwrap();
             let root = child.id() as i32;
             wait_until(&line, || fs::metadata(dir.path().join("log")).is_ok_and(|log| log.len() > 0));
-            let (mut notice, mut all) = (Notice::default(), descendants(root));
+            let (mut notice, mut all) = (Notice::new(Duration::from_secs(60)), descendants(root));
             all.extend(crate::read(root));
             notice.send(&all, 0, model::Signal::TERM);
             wait_until(&line, || {
@@ -190,7 +236,9 @@ mod tests {
                 all.iter().all(|p| !is_alive(p.pid, p.start_ticks))
             });
             child.wait().unwrap();
-            assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap_or_default(), left, "{line}");
+            let text = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap_or_default();
+            assert_eq!(text("out"), left, "{line}");
+            assert!(!line.starts_with(saves) || text("log").ends_with("late\n"), "{line}: {:?}", text("log"));
         }
     }
 }
