@@ -7,7 +7,7 @@ use super::super::view::View;
 use super::bin::At;
 use super::packing::Packing;
 use super::want::{Waits, Want};
-use model::{Explanation, JobState, Reason, Slot};
+use model::{Explanation, JobState, JobSummary, Policy, Reason, Slot};
 use std::collections::BTreeMap;
 
 /// Notes why each of these demands waits. `slots` are the slots of the launches of this run, in their order.
@@ -34,7 +34,7 @@ pub(super) fn waiting(
     if packing.new.len() > slots.len() {
         explained.limits(&later(view));
     }
-    let turns = turns(view, waiting);
+    let mut turns = ShareTurns::new(&view.observed.policy, &view.observed.shares.used);
     for (want, waits) in waiting {
         let nodes = match waits {
             Waits::For(bins) => nodes(view, packing, bins, slots),
@@ -43,9 +43,7 @@ pub(super) fn waiting(
         let mut why = if let Waits::Because(why) = waits { why.to_vec() } else { nodes };
         why.iter().filter(|reason| reason.is_limit()).for_each(|reason| explained.limits(reason));
         if waits_for_room(waits) {
-            let job = want.job();
-            let share = view.observed.policy.share_name(job.share.as_deref(), job.by.as_deref());
-            why.extend(turns.get(share).cloned());
+            why.extend(turns.next(want.job()));
         }
         match want {
             Want::Job(job) => explained.waits(job, &why),
@@ -87,32 +85,40 @@ fn waits_for_room(waits: &Waits) -> bool {
 }
 
 /// What each share has used before whose first waiting job demands of others come. At most three others are named.
-fn turns<'v>(view: &'v View<'_>, waiting: &[(Want<'_>, Waits)]) -> BTreeMap<&'v str, Reason> {
-    let policy = &view.observed.policy;
-    let (mut turns, mut jobs): (BTreeMap<&str, Option<Reason>>, BTreeMap<&str, usize>) = Default::default();
-    let percent = |of: f64, all: f64| if all > 0.0 { (100.0 * of / all).round() as u32 } else { 0 };
-    let used = |name: &str| view.observed.shares.used.get(name).copied().unwrap_or(0.0);
-    let (all_used, weights) =
-        (view.observed.shares.used.values().sum(), policy.share.iter().map(|share| share.weight).sum());
-    let served = waiting.iter().filter(|(_, waits)| waits_for_room(waits) && !policy.share.is_empty());
-    for (want, _) in served {
-        let job = want.job();
-        let Some(share) = policy.share(job.share.as_deref(), job.by.as_deref()) else { continue };
-        let before = |(name, jobs): (&&str, &usize)| format!("{jobs} of {name}");
-        turns.entry(&share.name).or_insert_with(|| {
-            let others = jobs.len().saturating_sub(3);
+struct ShareTurns<'a> {
+    policy: &'a Policy,
+    used: &'a BTreeMap<String, f64>,
+    /// The shares of which a demand waits.
+    reasons: BTreeMap<&'a str, Option<Reason>>,
+    /// How many demands of each share wait so far.
+    waiting: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> ShareTurns<'a> {
+    fn new(policy: &'a Policy, used: &'a BTreeMap<String, f64>) -> Self {
+        Self { policy, used, reasons: BTreeMap::new(), waiting: BTreeMap::new() }
+    }
+
+    /// Why the next demand that waits comes after those of others. They come in the order of the queue.
+    fn next(&mut self, job: &JobSummary) -> Option<Reason> {
+        let Self { policy, used, reasons, waiting } = self;
+        let share = policy.share(job.share.as_deref(), job.by.as_deref())?;
+        let reason = reasons.entry(&share.name).or_insert_with(|| {
+            let others = waiting.len().saturating_sub(3);
             let more = (others > 0).then(|| format!("and some of {others} more"));
-            let before: Vec<String> = jobs.iter().take(3).map(before).chain(more).collect();
+            let before: Vec<String> =
+                waiting.iter().take(3).map(|(name, jobs)| format!("{jobs} of {name}")).chain(more).collect();
+            let percent = |of: f64, all: f64| if all > 0.0 { (100.0 * of / all).round() as u32 } else { 0 };
             (!before.is_empty()).then(|| Reason::ShareTurn {
                 share: share.name.clone(),
-                used: percent(used(&share.name), all_used),
-                part: percent(share.weight, weights),
+                used: percent(used.get(&share.name).copied().unwrap_or(0.0), used.values().sum()),
+                part: percent(share.weight, policy.share.iter().map(|share| share.weight).sum()),
                 before: before.join(", "),
             })
         });
-        *jobs.entry(&share.name).or_default() += 1;
+        *waiting.entry(&share.name).or_default() += 1;
+        reason.clone()
     }
-    turns.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
 
 /// The reasons of a job that waits for the nodes of these bins.

@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What is in use of everything that has a limit, with what this plan places.
 pub(super) struct WorkInUse<'a> {
     policy: &'a Policy,
-    /// Whether this run may place jobs under a limit.
+    /// Whether some jobs are under a limit.
+    has_limits: bool,
+    /// Whether this run may place them.
     has_turn: bool,
     arrays: Arrays,
     shares: BTreeMap<&'a str, WorkAmount>,
@@ -33,6 +35,7 @@ impl<'a> WorkInUse<'a> {
         let observed = view.observed;
         let mut limits = Self {
             policy: &observed.policy,
+            has_limits: observed.policy.has_limits(),
             has_turn: observed.limit_turn.is_some(),
             arrays: Arrays::new(view),
             shares: BTreeMap::new(),
@@ -76,7 +79,7 @@ impl<'a> WorkInUse<'a> {
     /// Whether a demand may be served, as far as that does not depend on its nodes. Otherwise, why it waits.
     pub(super) fn admit(&mut self, want: &Want<'_>) -> Result<(), Reason> {
         let job = want.job();
-        if self.policy.limits_job(job) {
+        if self.has_limits && self.policy.limits_job(job) {
             let owner = (job.share.as_deref(), job.by.as_deref());
             if let Some(why) = self.policy.never_allows(owner, &job.needs) {
                 return Err(Reason::NeverAllowed { why });
@@ -95,7 +98,7 @@ impl<'a> WorkInUse<'a> {
     /// Counts a demand that is served on nodes at this price, if no limit is against that.
     pub(super) fn take(&mut self, want: &Want<'a>, price: Usd) -> Result<(), Reason> {
         let job = want.job();
-        if self.policy.limits_job(job) {
+        if self.has_limits && self.policy.limits_job(job) {
             self.check(job, (want.members(), price))?;
             let owner = (job.share.as_deref(), job.by.as_deref().unwrap_or_default());
             self.add(job.job_id, owner, &job.needs, (want.members(), price));

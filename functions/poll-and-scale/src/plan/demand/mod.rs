@@ -103,7 +103,7 @@ fn serve<'a>(view: &View<'a>, packing: &mut Packing<'_, 'a>, eligible: &Eligible
             continue;
         }
         let (members, before) = (want.members(), packing.bins.len());
-        turns.count(job, members);
+        turns.count(&job.needs, members);
         let found = match packing.find(job, members, queue) {
             Ok(found) => found,
             Err(why) => {

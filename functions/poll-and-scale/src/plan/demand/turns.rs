@@ -7,7 +7,7 @@
 use super::super::view::View;
 use super::want::Want;
 use model::policy::NO_SHARE;
-use model::{JobSummary, Policy};
+use model::{Needs, Policy};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A job that a plan takes from the queue counts at once as if it had run for this time, in seconds.
@@ -16,8 +16,9 @@ const PLANNED_S: f64 = 600.0;
 /// The demands that wait, in the order in which they are served.
 pub(super) struct Turns<'a> {
     policy: &'a Policy,
-    by_name: BTreeMap<&'a str, usize>,
     queues: Vec<ShareQueue<'a>>,
+    /// The queue that gave the last demand.
+    served: usize,
 }
 
 struct ShareQueue<'a> {
@@ -34,32 +35,30 @@ impl<'a> Turns<'a> {
         let weights = policy.share.iter().map(|share| (share.name.as_str(), share.weight)).chain([(NO_SHARE, 1.0)]);
         let used = |name: &str| view.observed.shares.used.get(name).copied().unwrap_or(0.0);
         let queue = |(name, weight)| ShareQueue { weight, used: used(name) / weight, wants: VecDeque::new() };
-        let by_name = weights.clone().map(|(name, _)| name).zip(0..).collect();
-        let mut turns = Self { policy, by_name, queues: weights.map(queue).collect() };
+        let by_name: BTreeMap<&str, usize> = weights.clone().map(|(name, _)| name).zip(0..).collect();
+        let mut queues: Vec<ShareQueue<'a>> = weights.map(queue).collect();
         for want in wants {
             let job = want.job();
-            if let Some(queue) = turns.queue_of(job) {
+            let share = policy.share_name(job.share.as_deref(), job.by.as_deref());
+            if let Some(queue) = by_name.get(share).and_then(|n| queues.get_mut(*n)) {
                 queue.wants.push_back(want);
             }
         }
-        turns
-    }
-
-    fn queue_of(&mut self, job: &JobSummary) -> Option<&mut ShareQueue<'a>> {
-        let share = self.policy.share_name(job.share.as_deref(), job.by.as_deref());
-        self.queues.get_mut(*self.by_name.get(share)?)
+        Self { policy, queues, served: 0 }
     }
 
     /// The next demand.
     pub(super) fn next(&mut self) -> Option<Want<'a>> {
-        let waiting = self.queues.iter_mut().filter(|queue| !queue.wants.is_empty());
-        waiting.min_by(|a, b| a.used.total_cmp(&b.used))?.wants.pop_front()
+        let waiting = self.queues.iter_mut().enumerate().filter(|(_, queue)| !queue.wants.is_empty());
+        let (n, queue) = waiting.min_by(|(_, a), (_, b)| a.used.total_cmp(&b.used))?;
+        self.served = n;
+        queue.wants.pop_front()
     }
 
-    /// Counts this many members of this job as used.
-    pub(super) fn count(&mut self, job: &JobSummary, members: u32) {
-        let vcpus = self.policy.shares.vcpus(&job.needs, members);
-        if let Some(queue) = self.queue_of(job) {
+    /// Counts as used what this many members of the last demand take.
+    pub(super) fn count(&mut self, needs: &Needs, members: u32) {
+        let vcpus = self.policy.shares.vcpus(needs, members);
+        if let Some(queue) = self.queues.get_mut(self.served) {
             queue.used += vcpus * PLANNED_S / queue.weight;
         }
     }
