@@ -143,6 +143,11 @@ def files_out(user):
     names = sorted(str(path.relative_to(user.folder / "many")) for path in (user.folder / "many").rglob("*") if path.is_file())
     check("a pattern keeps what it names under its own names, and a link is followed",
           (kept.returncode, got.returncode, names, user.read("many/best")) == (0, 0, ["best", "r/a.csv", "r/b.csv"], "last\n"), (kept, got, names))
+    outputs = ["--out", "r/*.csv", "--out", "r/a.csv", "--out", "r", "--out", "l*", "--out", "*st"]
+    user.run("submit", "--name", "twice", "--wait", *outputs, "--", "sh", "-c", line)
+    got = [user.run("fetch", "twice", ".", "twice").returncode for _ in range(2)]
+    check("outputs may lie in each other, and what was here before is not replaced",
+          got == [0, 1] and user.read("twice/r/a.csv") == "1\n" and user.read("twice/last") == "last\n", got)
     user.completes("another job gets what a pattern named", "1\n2\n", "--in", "job:many/r/*.csv", "--", "sh", "-c", "cat r/*.csv")
     ran = user.run("run", "--name", "some", "--out", "no", "--out", "*.none", "--out", "last", "--", "sh", "-c", line)
     said = 'its output "*.none" cannot be kept: nothing in the work directory has such a name; nor can "no": it is not there'

@@ -22,6 +22,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --job-name=late
 echo "$SLURM_JOB_NAME $SLURM_JOB_ID $SLURM_CPUS_PER_TASK $*"; echo oops >&2; pwd
 srun --output=task-%t.txt sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS'
+srun -n3 --output=more-%t.txt sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS, $SLURM_NPROCS'
 srun -n1 sh -c 'exit 3'
 """
 MISTAKES = [
@@ -139,8 +140,8 @@ def commands(run, work):
     said = run("sacct", "-X", "-n", "-P", "-o", "jobid,jobname,state,exitcode", "-j", f"{number},2", "-j", "7")
     wanted = ["1|late|FAILED|3:0", "2_0|wrap|COMPLETED|0:0", "2_2|wrap|FAILED|1:0", "2_4|wrap|COMPLETED|0:0", "7|wrap|FAILED|4:0"]
     check("sacct shows how they ended", said.stdout.splitlines() == wanted, said)
-    made = {name: (work / name).read_text() for name in ("late-0001.out", "demo.err", "slurm-2_4.out", "task-1.txt")}
-    wanted = {"late-0001.out": f"late 1 1 a b c\n{work}\n", "demo.err": "oops\n", "slurm-2_4.out": "2 4 6\n", "task-1.txt": "1 of 2\n"}
+    made = {name: (work / name).read_text() for name in ("late-0001.out", "demo.err", "slurm-2_4.out", "task-1.txt", "more-2.txt")}
+    wanted = {"late-0001.out": f"late 1 1 a b c\n{work}\n", "demo.err": "oops\n", "slurm-2_4.out": "2 4 6\n", "task-1.txt": "1 of 2\n", "more-2.txt": "2 of 3, 3\n"}
     check("what they print is where Slurm writes it", made == wanted, made)
     said = run("srun", "sh", "-c", "pwd; exit 5")
     check("srun runs here what it is given, and ends as it", (said.returncode, said.stdout) == (5, f"{work}\n"), said)

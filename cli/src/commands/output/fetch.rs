@@ -167,12 +167,17 @@ impl Fetched<'_> {
                 true => self.folder.join(format!("member-{member}")),
                 false => self.folder.clone(),
             };
-            for (kept, output) in of_member().flat_map(|kept| self.wanted(kept).map(move |output| (kept, output))) {
+            let mut wanted: Vec<_> =
+                of_member().flat_map(|kept| self.wanted(kept).map(move |output| (kept, output))).collect();
+            // Outputs may lie in others: folders come first, and what patterns name last.
+            wanted.sort_by_key(|(_, output)| (is_of_pattern(output), output.content.form != Form::Tree));
+            let mut got = Vec::new();
+            for (kept, output) in wanted {
                 // What a pattern names has its own names below the folder.
                 let path = if is_of_pattern(output) { folder.clone() } else { folder.join(&output.path) };
                 let of = kept.checkpoint.as_ref().map(|known| format!(", as try {} left it", known.alloc_id));
                 let of = of.unwrap_or_default();
-                match self.one(output, kept, &path, context.now()).await {
+                match self.one(output, kept, &path, &mut got, context.now()).await {
                     Ok(()) => {
                         let to = args.dir.join(&path);
                         writeln!(context.out, "{} ({}{of})", to.display(), bytes_text(output.content.bytes))?;
@@ -214,7 +219,15 @@ impl Fetched<'_> {
     }
 
     /// Gets one output of these. What the job made is as old as the end of its alloc: an input that was changed later is newer.
-    async fn one(&self, output: &StoredOutput, of: &Kept, path: &Path, now: Time) -> anyhow::Result<()> {
+    /// `got` is what this call has got already.
+    async fn one(
+        &self,
+        output: &StoredOutput,
+        of: &Kept,
+        path: &Path,
+        got: &mut Vec<PathBuf>,
+        now: Time,
+    ) -> anyhow::Result<()> {
         let (content, shown) = (&output.content, self.args.dir.join(path));
         let place = match &output.to {
             Some(place) if content.form == Form::Tree => {
@@ -233,29 +246,17 @@ impl Fetched<'_> {
         let at = of.at.map_or(now, |at| at.min(now));
         let into = Beneath::new(&self.args.dir, at.into())?;
         if is_of_pattern(output) {
-            return self
-                .names(&place, output, if path.as_os_str().is_empty() { into } else { into.folder(path)? })
-                .await;
+            return self.names(&place, output, into, path, got).await;
         }
-        let there = into.there(path)?;
+        if got.iter().any(|folder| path.starts_with(folder)) {
+            return Ok(());
+        }
         if content.form == Form::Tree {
-            let is_over = match there {
-                PathEntry::Nothing | PathEntry::EmptyFolder => false,
-                PathEntry::Folder if self.args.force => true,
-                PathEntry::Folder => bail!("{shown} is here: --force unpacks over it"),
-                PathEntry::File(_) | PathEntry::Other => {
-                    bail!("{shown} is here and is no folder: remove it, or name another folder")
-                }
-            };
-            let mut archive = self.archive(&place, output).await?;
-            if is_over {
-                return Ok(unpack(&mut archive, &into.folder(path)?)?);
-            }
-            let new = into.new_folder(path)?;
-            unpack(&mut archive, new.beneath())?;
-            return Ok(new.finish()?);
+            self.folder(&place, output, &into, path).await?;
+            got.push(path.to_owned());
+            return Ok(());
         }
-        let is_other = match there {
+        let is_other = match into.there(path)? {
             PathEntry::Nothing => false,
             PathEntry::File(mut file) => digest_of(&mut file)?.sha256 != content.sha256(),
             PathEntry::Other => true,
@@ -270,21 +271,55 @@ impl Fetched<'_> {
         let mut new = into.new_file(path)?;
         let open = new.path();
         self.content(&place, output, &open, new.file()).await?;
-        Ok(new.finish(if content.form == Form::Program { 0o755 } else { 0o644 })?)
+        new.finish(if content.form == Form::Program { 0o755 } else { 0o644 })?;
+        got.push(path.to_owned());
+        Ok(())
     }
 
-    /// Gets what a pattern names.
-    async fn names(&self, place: &S3Place, output: &StoredOutput, into: Beneath) -> anyhow::Result<()> {
+    async fn folder(&self, place: &S3Place, output: &StoredOutput, into: &Beneath, path: &Path) -> anyhow::Result<()> {
+        let shown = self.args.dir.join(path);
+        let shown = shown.display();
+        let is_over = match into.there(path)? {
+            PathEntry::Nothing | PathEntry::EmptyFolder => false,
+            PathEntry::Folder if self.args.force => true,
+            PathEntry::Folder => bail!("{shown} is here: --force unpacks over it"),
+            PathEntry::File(_) | PathEntry::Other => {
+                bail!("{shown} is here and is no folder: remove it, or name another folder")
+            }
+        };
         let mut archive = self.archive(place, output).await?;
-        for name in names(&mut archive)?.into_iter().filter(|_| !self.args.force) {
+        if is_over {
+            return Ok(unpack(&mut archive, &into.folder(path)?)?);
+        }
+        let new = into.new_folder(path)?;
+        unpack(&mut archive, new.beneath())?;
+        Ok(new.finish()?)
+    }
+
+    /// Gets what a pattern names, into this folder below the given one.
+    async fn names(
+        &self,
+        place: &S3Place,
+        output: &StoredOutput,
+        given: Beneath,
+        folder: &Path,
+        got: &mut Vec<PathBuf>,
+    ) -> anyhow::Result<()> {
+        let into = if folder.as_os_str().is_empty() { given } else { given.folder(folder)? };
+        let mut archive = self.archive(place, output).await?;
+        let names = names(&mut archive)?;
+        let is_new = |name: &&PathBuf| !got.iter().any(|known| folder.join(name).starts_with(known));
+        for name in names.iter().filter(|name| !self.args.force && is_new(name)) {
             let shown = name.display();
             ensure!(
-                matches!(into.there(&name)?, PathEntry::Nothing),
+                matches!(into.there(name)?, PathEntry::Nothing),
                 "{shown} is here: --force replaces it, or name another folder"
             );
         }
         archive.rewind()?;
-        Ok(unpack(&mut archive, &into)?)
+        unpack(&mut archive, &into)?;
+        got.extend(names.into_iter().map(|name| folder.join(name)));
+        Ok(())
     }
 
     /// The archive of an output, at its beginning.

@@ -77,6 +77,13 @@ pub(crate) fn read(line: &str, defaults: &Map<String, Value>) -> Result<JobLine,
     let Value::Object(line) = strict_json::parse(line).map_err(not_json)? else {
         return Err("it is not a JSON object: write {\"command\": [\"true\"]}, for example".to_owned());
     };
+    if let (Some(id), false) = (line.get("job_id"), line.get("command").is_some_and(Value::is_array)) {
+        let id = id.as_str().unwrap_or("JOB");
+        return Err(format!(
+            "it is a row of `jobs --json`, which has only a part of the job: `nodekeeper rerun {id}` submits the job anew, and \
+             `nodekeeper job {id} --json | jq -c .` has all of it"
+        ));
+    }
     let mut given = Map::new();
     // A line with a submitter comes from `job --json`: its share is the one that the job got, and not a choice.
     let got_share = line.contains_key("by");
@@ -253,6 +260,7 @@ mod tests {
             (r#"{"retry": ["oom=again"]}"#, "retry[0]: the retry rule \"oom=again\" has \"oom\", which is no cause"),
             (r#"{"retry": "lost=fail"}"#, "retry: invalid type: string"),
             (r#"{"stop_signal": "STOPP"}"#, "stop_signal: \"STOPP\" is not a signal"),
+            (r#"{"job_id": "01X", "command": "a b"}"#, "it is a row of `jobs --json`"),
             (r#"{"vcpu": 1}"#, "\"vcpu\" is not a field of a job: after, after_any, "),
             (r#"{"memory": 5, "memory_mib": 5}"#, "memory_mib is given twice"),
             (r#"{"timeout_s": 5, "timeout": "1h"}"#, "timeout_s is given twice"),

@@ -45,6 +45,9 @@ pub struct RunArgs {
     /// input that has something to read is an error
     #[arg(long, short = 'i')]
     stdin: bool,
+    /// Cancel the job when this command gets Ctrl-C, TERM or HUP, without a question: for CI, which ends its commands so
+    #[arg(long)]
+    cancel_on_exit: bool,
     /// Print no progress
     #[arg(long, short)]
     quiet: bool,
@@ -60,7 +63,7 @@ pub(crate) enum Heard {
     Interrupt,
     /// Somebody ends this command, such as a CI that is stopped, or a terminal that is closed.
     Terminated,
-    /// A line of standard input: the answer to the question.
+    /// A line of standard input: the answer to the question. It is empty at the end.
     Line(String),
 }
 
@@ -128,7 +131,7 @@ pub(crate) async fn run_with(
     let mut stream = OutputStream::new(&cluster, 0, Until::End, BTreeSet::new(), Route::Apart);
     stream.quiet = args.quiet;
     let mut followed = Follower::new(&cluster, jobs, verbosity);
-    match follow(context, &cluster, &mut followed, &mut stream, id, &mut heard).await {
+    match follow(context, &cluster, &mut followed, &mut stream, (id, args.cancel_on_exit), &mut heard).await {
         Ok(true) => {}
         Ok(false) => {
             return Ok(Exit::Code(INTERRUPTED));
@@ -164,13 +167,14 @@ pub(crate) async fn run_with(
     })
 }
 
-/// Waits for the end of the job. Returns `false` if the person left the wait.
+/// Waits for the end of the job. Returns `false` if the person left the wait: then the job is cancelled if `cancels`, and goes on
+/// otherwise.
 async fn follow(
     context: &mut Context<'_>,
     cluster: &Cluster,
     followed: &mut Follower<'_>,
     stream: &mut OutputStream<'_>,
-    id: JobId,
+    (id, cancels): (JobId, bool),
     heard: &mut UnboundedReceiver<Heard>,
 ) -> anyhow::Result<bool> {
     let mut is_asked = false;
@@ -188,21 +192,18 @@ async fn follow(
                 Some(what) = heard.recv() => what,
             };
             match what {
-                Heard::Terminated => {
-                    // Whoever ends this command may have closed its standard error.
-                    let _ = writeln!(context.err, "job {id} goes on: `nodekeeper cancel {}` ends it", short(id));
+                Heard::Interrupt | Heard::Terminated if cancels => {
+                    cancel(context, cluster, id).await?;
+                    let _closed_is_fine = writeln!(context.err, "job {id} is cancelled");
                     return Ok(false);
                 }
-                Heard::Interrupt if is_asked => {
-                    writeln!(context.err, "\njob {id} goes on: `nodekeeper job {}` shows it", short(id))?;
-                    return Ok(false);
-                }
-                Heard::Interrupt => {
+                Heard::Interrupt if !is_asked => {
                     is_asked = true;
                     write!(context.err, "\nCancel the job? [y/N] (Ctrl-C again leaves it, and it goes on) ")?;
                     context.err.flush()?;
                 }
-                Heard::Line(answer) if is_asked => {
+                Heard::Line(_) if !is_asked => {}
+                Heard::Line(answer) if !answer.is_empty() => {
                     is_asked = false;
                     if !is_yes(&answer) {
                         writeln!(context.err, "job {} goes on", short(id))?;
@@ -215,7 +216,12 @@ async fn follow(
                         )?;
                     }
                 }
-                Heard::Line(_) => {}
+                // Whoever ends this command may have closed its standard error, and without a terminal nobody answers.
+                Heard::Interrupt | Heard::Terminated | Heard::Line(_) => {
+                    let _closed_is_fine =
+                        writeln!(context.err, "\njob {id} goes on: `nodekeeper cancel {}` ends it", short(id));
+                    return Ok(false);
+                }
             }
         }
     }

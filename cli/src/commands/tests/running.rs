@@ -107,12 +107,21 @@ async fn a_no_lets_the_job_go_on_and_a_second_interrupt_leaves_it() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_terminated_says_that_its_job_goes_on() {
-    let world = World::with_policy().await;
-    let said = ran(&world, &["run", "--", "work"], vec![Heard::Terminated], async {}).await;
-    assert_eq!(said.result.unwrap(), Exit::Code(130));
-    assert!(said.err.contains("goes on: `nodekeeper cancel"), "{}", said.err);
-    assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, JobState::Queued);
+async fn a_run_that_is_ended_leaves_its_job_or_cancels_it_as_its_option_says() {
+    let nobody_answers = || vec![Heard::Interrupt, Heard::Line(String::new())];
+    for (cancels, says, state) in [
+        (false, vec![Heard::Terminated], JobState::Queued),
+        (false, nobody_answers(), JobState::Queued),
+        (true, vec![Heard::Terminated], JobState::Cancelled),
+        (true, vec![Heard::Interrupt], JobState::Cancelled),
+    ] {
+        let world = World::with_policy().await;
+        let option = if cancels { "--cancel-on-exit" } else { "--quiet" };
+        let said = ran(&world, &["run", option, "--", "work"], says, async {}).await;
+        assert_eq!(said.result.unwrap(), Exit::Code(130));
+        assert_eq!(said.err.contains("goes on: `nodekeeper cancel"), !cancels, "{}", said.err);
+        assert_eq!(world.store().jobs().await.unwrap()[0].summary.state, state);
+    }
 }
 
 #[tokio::test(start_paused = true)]
