@@ -13,7 +13,8 @@ use nodekeeper_cli::command::{self, Command};
 #[cfg(not(feature = "local"))]
 use nodekeeper_cli::console::UsageError;
 use nodekeeper_cli::console::{
-    AwsCli, Cluster, Context, ErrorKind, Exit, Person, Reach, Screen, StandardOutput, WallClock, is_closed, show,
+    AwsCli, Cluster, ClusterAccess, Context, ErrorKind, Exit, Person, Screen, StandardOutput, WallClock, is_closed,
+    show,
 };
 use nodekeeper_cli::given::Given;
 use nodekeeper_cli::help;
@@ -185,7 +186,7 @@ async fn connect(given: Given) -> anyhow::Result<Cluster> {
     };
     let aws = AwsCli { program: "aws".into(), region };
     let release = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
-    let reach = Reach { local, who, aws, release };
+    let reach = ClusterAccess { local, who, aws, release };
     Ok(Cluster { store, dynamo, cloud: Arc::new(cloud), outputs, reach })
 }
 

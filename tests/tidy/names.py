@@ -10,6 +10,9 @@ GLOSSARY = "docs/glossary.md"
 # The glossary has the old words itself, and the changelog quotes what once was.
 QUOTING = (GLOSSARY, "CHANGELOG.md")
 TYPES = ("struct_item", "enum_item", "trait_item", "type_item")
+# A table of types that a macro makes, and a type in it.
+MACRO_TABLE = re.compile(r"^\w+! \{$.*?^\}$", re.M | re.S)
+MACRO_TYPE = re.compile(r"^ {4}([A-Z]\w*)(?: ends \w+)? \{", re.M)
 NAMED = (*TYPES, "function_item", "mod_item", "const_item", "static_item", "enum_variant", "field_declaration")
 
 
@@ -60,6 +63,11 @@ def check_types() -> Iterator[Finding]:
             # The types of traits and of their implementations have the trait's names.
             if node.parent is None or node.parent.type != "declaration_list" or node.parent.parent.type == "mod_item":
                 places[name_of(node)].append(f"{path}:{line_of(node)}")
+        content = read(path)
+        for table in MACRO_TABLE.finditer(content):
+            for found in MACRO_TYPE.finditer(table[0]):
+                line = content.count("\n", 0, table.start() + found.start()) + 1
+                places[found[1]].append(f"{path}:{line}")
     for name, where in places.items():
         for place in where if len(where) > 1 else []:
             others = ", ".join(p for p in where if p != place)

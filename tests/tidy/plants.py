@@ -27,6 +27,7 @@ PLANTS: list[tuple[str, str, str | tuple[str, str], str]] = [
     ("a room that became light", "tests/tidy/budgets.toml", ('["shared/files"]\nlines = ', '["shared/files"]\nlines = 1'), ", and its budget is 1"),
     ("a budget that rose without a reason", "", "", "shared/files: its budget rose"),
     ("a type's name twice", "shared/files/src/lib.rs", "pub(crate) struct NodeRecord;\n", "the type NodeRecord has a namesake"),
+    ("a type's name twice, one in a table of types", "shared/files/src/lib.rs", "sections! {\n    NodeRecord { a: u32 }\n}\n", "the type NodeRecord has a namesake"),
     ("an exception that nothing needs", "tests/tidy/exceptions.toml", '\n[type-name]\nmost = 1\n"Planted" = 1\n', "[type-name] allows 1 for Planted"),
     ("more exceptions than before", "tests/tidy/exceptions.toml", '\n[cell]\nmost = 1\n"docs/tasks.md" = 1\n', "[cell] grew from 0 to 1"),
     ("a file that does not exist", "docs/architecture.md", "`shared/planted/gone.rs`\n", "`shared/planted/gone.rs` does not exist"),

@@ -26,12 +26,12 @@ pub struct Cluster {
     pub dynamo: Dynamo,
     pub cloud: Arc<dyn Cloud>,
     pub outputs: s3::S3,
-    pub reach: Reach,
+    pub reach: ClusterAccess,
 }
 
 /// How to connect to the machines of a cluster, and who does so.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct ClusterAccess {
     /// The directory with the machines of a local system; `None` for instances of EC2.
     pub local: Option<PathBuf>,
     pub who: Person,

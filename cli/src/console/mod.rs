@@ -22,7 +22,7 @@ mod usage;
 
 pub use aws_cli::AwsCli;
 pub(crate) use context::is_yes;
-pub use context::{Cluster, Connect, Context, ErrorKind, Exit, Reach, WallClock};
+pub use context::{Cluster, ClusterAccess, Connect, Context, ErrorKind, Exit, WallClock};
 pub use person::Person;
 pub use show::Screen;
 pub use standard_output::{StandardOutput, is_closed};

@@ -142,7 +142,7 @@ mod tests {
         let mut pack = element(0, JobState::Placed, None);
         pack.work.pack = Some(Pack::of(Ranges::of(0, 9)));
         pack.elements = serde_json::from_str(r#"{"results": {"exit:0": "0-3", "exit:2": "4"}}"#).unwrap();
-        pack.summary.tries.elements = Some(model::elements::Counts { elements: 10, complete: 4, failed: 1 });
+        pack.summary.tries.elements = Some(model::elements::ElementCounts { elements: 10, complete: 4, failed: 1 });
         assert_eq!(shown(&[pack.clone()], "0-9"), ["4 failed exit code 2", "5-9 placed ", "0-3 complete "]);
         assert_eq!(shown(&[pack.clone()], "3-5"), ["4 failed exit code 2", "5 placed ", "3 complete "]);
         assert_eq!(States::of([&pack.summary]).text(10), "5 placed, 4 complete, 1 failed");

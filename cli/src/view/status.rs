@@ -57,10 +57,10 @@ impl Status {
             allocs: next.as_ref().map_or(&[], |next| &next.observed.allocs),
             stuck: &stuck,
             next: match next {
-                Ok(next) => signs::Next::Planned(&next.plan.explained, next.plan.unready),
-                Err(ObserveError::Cloud(error)) => signs::Next::Unknown(error),
+                Ok(next) => signs::ForeseenPlan::Planned(&next.plan.explained, next.plan.unready),
+                Err(ObserveError::Cloud(error)) => signs::ForeseenPlan::Unknown(error),
                 // The sign of the policy says the same. Without the tables, there is no status at all.
-                Err(ObserveError::Policy(_) | ObserveError::Db(_)) => signs::Next::Unplanned,
+                Err(ObserveError::Policy(_) | ObserveError::Db(_)) => signs::ForeseenPlan::Unplanned,
             },
             events: &events,
             rows,

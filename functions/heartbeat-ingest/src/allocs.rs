@@ -13,9 +13,9 @@ use model::{
     ActionName, Alloc, AllocId, ClientStatus, Contact, Ending, Event, NodeId, NodeRecord, NodeStatus, Reason,
     ReportOutcome, Subject, Time,
 };
-use runtime::http::{CallerProof, Claim, HttpError, internal, reporting, standing, unwritten};
+use runtime::http::{CallerProof, HttpError, ReportStamp, internal, reporting, standing, unwritten};
 use std::collections::{BTreeMap, BTreeSet};
-use store::transactions::{self, Beside, NextPlaced};
+use store::transactions::{self, EndExtras, NextPlaced};
 use store::{DbError, Retention, Store, Unreadable, Write, WriteError, change, unchanged, unless_raced};
 
 /// The most allocs in a report. A record has room for fewer: DynamoDB allows 400 KiB for a row.
@@ -137,7 +137,7 @@ impl Ingest {
         report: &AllocReport,
     ) -> Result<NodeRecord, HttpError> {
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
-        let claim = Claim {
+        let claim = ReportStamp {
             incarnation: &report.incarnation,
             as_of: report.as_of,
             report_no: report.report_no,
@@ -235,7 +235,7 @@ impl AllocReporting<'_> {
         });
         let record = Some(&self.record);
         let end = |next| {
-            let beside = Beside { conditions: &[], next };
+            let beside = EndExtras { conditions: &[], next };
             transactions::end_alloc(&ingest.store, record, alloc, ending, beside, keep, now)
         };
         let (after, next) = match end(next).await {

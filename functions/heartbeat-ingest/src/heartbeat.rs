@@ -5,7 +5,7 @@
 //! Does not: look at allocs, except to send the node its orders.
 
 use crate::orders::NodeOrders;
-use crate::{Beat, Ingest, RACES};
+use crate::{HeartbeatTiming, Ingest, RACES};
 use model::names::{is_host, is_id};
 use model::wire::{ErrorCode, Heartbeat, HeartbeatAnswer};
 use model::{ActionName, NodeId, NodeRecord, NodeStatus, Span, Time};
@@ -70,7 +70,7 @@ impl Ingest {
         node_id: NodeId,
         proven: &CallerProof,
         heartbeat: &Heartbeat,
-        beat: &Beat<'_>,
+        beat: &HeartbeatTiming<'_>,
     ) -> Result<Option<NodeRecord>, HttpError> {
         let record = standing(self.store.node(node_id.slot()).await.map_err(internal)?, node_id, proven)?;
         let is_steady = self.unsteady(&record, heartbeat, beat.lease_expires_at(), beat.now)?.is_none();
@@ -123,7 +123,7 @@ impl Ingest {
         &self,
         record: NodeRecord,
         heartbeat: &Heartbeat,
-        beat: &Beat<'_>,
+        beat: &HeartbeatTiming<'_>,
         now: Time,
     ) -> Result<HeartbeatAnswer, HttpError> {
         let record = self.interrupted(record, heartbeat, beat.cached.policy.history.keep_events(), now).await?;

@@ -82,14 +82,14 @@ const IDLE_TO_WAIT: f64 = 8.0;
 /// node is idle: only the answer to the write that renews the lease shows that. The length does not depend on jitter either:
 /// a lease is never shortened, so a heartbeat with less jitter than the last one would need a second write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beat<'a> {
+pub(crate) struct HeartbeatTiming<'a> {
     pub(crate) cached: &'a CachedPolicy,
     /// The factor by which chance lengthens the time to the next call: between 1 and [`LONGEST_JITTER`].
     jitter: f64,
     now: Time,
 }
 
-impl Beat<'_> {
+impl HeartbeatTiming<'_> {
     pub(crate) fn lease_expires_at(&self) -> Time {
         self.now + self.cached.policy.heartbeat.lease(self.cached.in_use)
     }
@@ -170,8 +170,8 @@ impl Ingest {
         Ok(cached)
     }
 
-    pub(crate) fn beat<'a>(&self, cached: &'a CachedPolicy, now: Time) -> Beat<'a> {
-        Beat { cached, jitter: self.store.rng().between(1.0, LONGEST_JITTER), now }
+    pub(crate) fn beat<'a>(&self, cached: &'a CachedPolicy, now: Time) -> HeartbeatTiming<'a> {
+        HeartbeatTiming { cached, jitter: self.store.rng().between(1.0, LONGEST_JITTER), now }
     }
 
     /// Counts an accepted heartbeat, and writes the summary that shows when heartbeats were last accepted.
@@ -217,7 +217,7 @@ mod tests {
         document["heartbeat"] = serde_json::json!({"ttl_s": 300, "grace_s": 10});
         let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), version: 1, in_use: 1 };
         let now = Time::from_ms(0);
-        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| Beat { cached: &cached, jitter, now });
+        let [long, short] = [LONGEST_JITTER, 1.0].map(|jitter| HeartbeatTiming { cached: &cached, jitter, now });
         let told = now + Span::from_ms((long.next_s(1, None) * 1000.0) as i64);
         assert_eq!([long, short].map(|beat| beat.lease_expires_at()), [told + Span::from_s(10); 2]);
     }
@@ -227,7 +227,7 @@ mod tests {
         let cached = CachedPolicy { policy: Policy::from_json(&example_json()).unwrap(), version: 1, in_use: 1 };
         let after = |s: i64| {
             let now = Time::from_ms(1_000_000 + s * 1000);
-            Beat { cached: &cached, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
+            HeartbeatTiming { cached: &cached, jitter: 1.0, now }.next_s(0, Some(Time::from_ms(1_000_000)))
         };
         assert_eq!([0, 8, 24, 80, 300, -9].map(after), [0.6, 1.0, 3.0, 5.0, 5.0, 0.6]);
     }
@@ -238,7 +238,7 @@ mod tests {
         document["heartbeat"] = serde_json::json!({"ttl_s": 60, "idle_s": 10, "max_per_second": 10});
         let next = |in_use| {
             let cached = CachedPolicy { policy: Policy::from_json(&document).unwrap(), version: 1, in_use };
-            let beat = Beat { cached: &cached, jitter: 1.0, now: Time::from_ms(0) };
+            let beat = HeartbeatTiming { cached: &cached, jitter: 1.0, now: Time::from_ms(0) };
             [beat.next_s(0, None), beat.next_s(1, None)]
         };
         assert_eq!([next(1), next(300), next(5000)], [[10.0, 60.0], [30.0, 60.0], [500.0, 500.0]]);

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use cloud::Ec2;
 use model::control::PollTurn;
 use model::functions::POLL_AND_SCALE;
-use model::policy::Poll;
+use model::policy::PollPolicy;
 use model::{Cloud, ControlKey, Function, LaunchSettings, Span, Time};
 use runtime::answer::{ActionAnswer, Ran, RunAnswer};
 use runtime::clock::RunClock;
@@ -166,7 +166,7 @@ async fn begin(store: &Store, now: Time) -> Result<(), ObserveError> {
 
 /// The shortest time between two runs that events start. It grows with the fleet, because a run reads every node: so the
 /// cost of the runs stays a small part of the cost of the nodes.
-pub fn gap(policy: &Poll, in_use: u64) -> Span {
+pub fn gap(policy: &PollPolicy, in_use: u64) -> Span {
     let least = policy.min_gap_s;
     let grown = least.saturating_mul(1 + i64::try_from(in_use / NODES_PER_GAP).unwrap_or(0));
     Span::from_s(grown).min(LONGEST_WAIT)

@@ -20,7 +20,9 @@ use model::{
     NodeRecord, NodeStatus, Policy, Reason, Span, Subject, Time,
 };
 use runtime::clock::RunClock;
-use runtime::http::{Admitted, Claim, HttpError, first_part, internal, policy_now, reporting, standing, unwritten};
+use runtime::http::{
+    Admitted, HttpError, ReportStamp, first_part, internal, policy_now, reporting, standing, unwritten,
+};
 use runtime::observation::RECENT;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +58,7 @@ impl Sweep {
         let report: HandleReport = request.body()?;
         check(&report)?;
         let record = self.store.node(node_id.slot()).await.map_err(internal)?;
-        let claim = Claim {
+        let claim = ReportStamp {
             incarnation: &report.incarnation,
             as_of: report.as_of,
             report_no: report.report_no,

@@ -42,7 +42,7 @@ pub enum OverBounds {
     #[error("it has too many files and folders: more than {0}")]
     Entries(u64),
     #[error("it was given up")]
-    CancelOnDrop,
+    Cancelled,
 }
 
 impl From<OverBounds> for io::Error {
@@ -104,7 +104,7 @@ impl Allowance {
     /// Uses up this many bytes. An error if fewer are left, or if nobody waits for the work any more.
     pub fn take_bytes(&self, bytes: u64) -> io::Result<()> {
         if self.lost.load(Ordering::Relaxed) {
-            return Err(OverBounds::CancelOnDrop.into());
+            return Err(OverBounds::Cancelled.into());
         }
         self.check(bytes)?;
         self.bytes.set(self.bytes.get().saturating_sub(bytes));
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(over(allowance.take_bytes(1)), Some(OverBounds::Bytes(3)));
         assert_eq!((over(allowance.take_entry()), over(allowance.take_entry())), (None, Some(OverBounds::Entries(1))));
         drop(interest);
-        assert_eq!(over(allowance.take_bytes(0)), Some(OverBounds::CancelOnDrop));
+        assert_eq!(over(allowance.take_bytes(0)), Some(OverBounds::Cancelled));
     }
 
     #[test]

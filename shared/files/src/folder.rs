@@ -417,7 +417,7 @@ mod tests {
         assert!(over(&mut allowance, &[1, 1, 1]).is_ok());
         let (mut allowance, interest) = work(MAX_BYTES, 4);
         drop(interest);
-        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::CancelOnDrop)));
+        assert_eq!(over(&mut allowance, &[1, 1, 1]), Err(Some(OverBounds::Cancelled)));
     }
 
     #[test]

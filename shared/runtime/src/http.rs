@@ -288,7 +288,7 @@ pub fn wrong_incarnation(why: &str) -> HttpError {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Claim<'a> {
+pub struct ReportStamp<'a> {
     pub incarnation: &'a str,
     /// The highest `seq` that the agent had applied before it began to list.
     pub as_of: u64,
@@ -298,7 +298,7 @@ pub struct Claim<'a> {
 
 /// The record of the node, if it may report now: it must be in a state that allows reports, and the report must be of
 /// the current incarnation and not stale. A report that knows more than the table makes the agent register again.
-pub fn reporting(record: NodeRecord, node: NodeId, claim: Claim<'_>) -> Result<NodeRecord, HttpError> {
+pub fn reporting(record: NodeRecord, node: NodeId, claim: ReportStamp<'_>) -> Result<NodeRecord, HttpError> {
     let not_ready = |status: &str| {
         let what = match claim.counter {
             ReportCounter::Allocs => "update allocs",

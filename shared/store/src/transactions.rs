@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the transaction of an end does besides.
 #[derive(Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub struct EndExtras<'a> {
     /// The conditions that must hold on the record of the node besides its version.
     pub conditions: &'a [Cond],
     /// The job that gets the room.
@@ -48,7 +48,7 @@ pub async fn end_alloc(
     node: Option<&NodeRecord>,
     alloc: &Alloc,
     ending: &Ending,
-    Beside { conditions, next }: Beside<'_>,
+    EndExtras { conditions, next }: EndExtras<'_>,
     keep: Retention,
     now: Time,
 ) -> Result<Option<NodeRecord>, WriteError> {
@@ -254,7 +254,7 @@ pub async fn clean_node(
         record = match live {
             Some(alloc) => {
                 let ending = record.loses(reason, now);
-                let beside = Beside { conditions: &more, next: None };
+                let beside = EndExtras { conditions: &more, next: None };
                 match end_alloc(store, Some(&record), alloc, &ending, beside, keep, now).await {
                     Ok(after) => after.unwrap_or(record),
                     // The alloc stays as it is, and so does the slot. The other allocs end, so that their jobs run again.

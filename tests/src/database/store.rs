@@ -60,7 +60,7 @@ async fn a_destroyed_cache_is_made_anew_and_what_failed_is_kept(place: Place<'_>
         Some(&node),
         &alloc,
         &failed,
-        transactions::Beside::default(),
+        transactions::EndExtras::default(),
         long,
         at(90),
     )
@@ -188,7 +188,7 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
         Some(&old),
         &alloc,
         &ending,
-        transactions::Beside::default(),
+        transactions::EndExtras::default(),
         KEEP,
         at(90),
     )
@@ -196,9 +196,17 @@ async fn an_end_is_one_transaction(place: Place<'_>) {
     assert!(stale.unwrap_err().is_conflict());
     assert_eq!(tables.all().await, before);
     assert_eq!(tables.store.alloc(alloc.id()).await.unwrap().unwrap(), alloc);
-    transactions::end_alloc(&tables.store, Some(&node), &alloc, &ending, transactions::Beside::default(), KEEP, at(91))
-        .await
-        .unwrap();
+    transactions::end_alloc(
+        &tables.store,
+        Some(&node),
+        &alloc,
+        &ending,
+        transactions::EndExtras::default(),
+        KEEP,
+        at(91),
+    )
+    .await
+    .unwrap();
     let (nodes, jobs, handles) = tables.all().await;
     assert_eq!(nodes[0].life().unwrap().allocs.len(), 0);
     assert_eq!(handles, [], "what a complete alloc left needs no row");
@@ -223,7 +231,7 @@ async fn a_job_never_ends_twice(place: Place<'_>) {
         Some(&node),
         &alloc,
         &Ending::exited(0),
-        transactions::Beside::default(),
+        transactions::EndExtras::default(),
         KEEP,
         at(90),
     )
@@ -235,7 +243,7 @@ async fn a_job_never_ends_twice(place: Place<'_>) {
         Some(&node),
         &alloc,
         &Ending::exited(1),
-        transactions::Beside::default(),
+        transactions::EndExtras::default(),
         KEEP,
         at(91),
     )

@@ -5,7 +5,7 @@ use clap::Parser;
 use model::{AllocId, ClientStatus, Ending, JobId, NodeStatus, Time};
 use nodekeeper_agent::protocol::Observed;
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Cluster, Context, Reach, Screen};
+use nodekeeper_cli::console::{Cluster, ClusterAccess, Context, Screen};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::Dynamo;
@@ -44,7 +44,9 @@ impl World {
         // The commands of these tests create no tables, so this client is not used.
         let dynamo = Dynamo::new(dynamo_client("http://127.0.0.1:9"), self.cluster.clone());
         let outputs = s3_client("http://127.0.0.1:9", "us-east-1", credentials());
-        operate(Cluster { store, dynamo, cloud, outputs, reach: Reach::default() }, self.now(), line).await.unwrap()
+        operate(Cluster { store, dynamo, cloud, outputs, reach: ClusterAccess::default() }, self.now(), line)
+            .await
+            .unwrap()
     }
 
     /// Steps until the alloc is in this state and exactly `ready` nodes are ready.

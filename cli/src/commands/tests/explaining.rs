@@ -182,7 +182,7 @@ async fn cost_says_what_ran_and_for_whom() {
         Some(&node),
         &alloc,
         &ending,
-        store::transactions::Beside::default(),
+        store::transactions::EndExtras::default(),
         keep,
         at(3700),
     )

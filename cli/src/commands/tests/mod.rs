@@ -23,7 +23,7 @@ mod sizes;
 mod stored;
 
 use crate::command::{Command, run};
-use crate::console::{Cluster, Context, Exit, Person, Reach, Screen, UsageError};
+use crate::console::{Cluster, ClusterAccess, Context, Exit, Person, Screen, UsageError};
 use crate::local::tables;
 use crate::view::NextRun;
 use async_trait::async_trait;
@@ -241,7 +241,7 @@ impl World {
                 dynamo,
                 cloud: Arc::new(Listed::default()),
                 outputs: output_store::nothing(),
-                reach: Reach { who: Person::named("ann"), ..Reach::default() },
+                reach: ClusterAccess { who: Person::named("ann"), ..ClusterAccess::default() },
             },
             now: at(1000),
             tick: Span::ZERO,

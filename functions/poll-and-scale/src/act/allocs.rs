@@ -9,7 +9,7 @@ use model::{Alloc, AllocId, Desired, Ending, Job, JobId, NodeId, NodeRecord, Res
 use runtime::answer::ActError;
 use std::collections::BTreeMap;
 use store::placing::{Placing, place};
-use store::transactions::{self, Beside};
+use store::transactions::{self, EndExtras};
 use store::{Write, change, no_job, unchanged};
 
 impl Acting<'_> {
@@ -26,7 +26,7 @@ impl Acting<'_> {
             record.as_ref(),
             &alloc,
             &ending,
-            Beside::default(),
+            EndExtras::default(),
             self.keep,
             now,
         )

@@ -15,7 +15,7 @@ pub(super) struct QueueNeeds {
     /// How many nodes count for `nodes.min`, including the launches of this plan.
     pub(super) usable: u32,
     /// The room that idle nodes must make. They are shut down even if `nodes.min` would keep them.
-    pub(super) room: Room,
+    pub(super) room: CapExcess,
     /// Idle nodes that fill the maximum of their size, but do not fit the job that waits for that size, because they
     /// were launched before the size was changed, or on demand in place of spot. They are shut down too.
     pub(super) outgrown: BTreeSet<NodeId>,
@@ -28,7 +28,7 @@ pub(super) struct QueueNeeds {
 
 /// How far the wanted launches would exceed the caps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct CapExcess {
     /// How many records are too many for `nodes.max`.
     pub(super) nodes: u32,
     /// How much the price is above `nodes.max_price_per_hour`.

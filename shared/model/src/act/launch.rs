@@ -6,7 +6,7 @@
 
 use crate::auth::hex;
 use crate::instance::{BATCH_TAG, CLUSTER_TAG, NODE_TAG, SIZE_TAG};
-use crate::policy::{Agent, AgentFile};
+use crate::policy::{AgentFile, AgentPolicy};
 use crate::wire::{LaunchFile, NODE_FILE};
 use crate::{Batch, ClusterName, Life, NodeId, NodeKey, Offering, Policy, left_out};
 use serde::Serialize;
@@ -157,7 +157,7 @@ fn user_data(file: &LaunchFile, more: &str, boot: &str) -> String {
 const BOOT: &str = include_str!("../../../../infra/boot.sh");
 
 /// The commands that fetch and start the agent; empty if the policy names none.
-fn boot_commands(agent: &Agent) -> String {
+fn boot_commands(agent: &AgentPolicy) -> String {
     // What `uname -m` prints.
     let files = [("x86_64", &agent.x86_64), ("aarch64", &agent.arm64)];
     let case = |(machine, file): (&str, &Option<AgentFile>)| {

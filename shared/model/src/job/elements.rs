@@ -269,20 +269,20 @@ impl ElementReport {
 
 /// How many elements a job has, and how many of them are complete or failed: for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ElementCounts {
     pub elements: u64,
     pub complete: u64,
     pub failed: u64,
 }
 
-impl Counts {
+impl ElementCounts {
     pub fn of(all: &Ranges, results: &Results) -> Self {
         let failed = results.failed().count();
         Self { elements: all.count(), complete: results.ended().count().saturating_sub(failed), failed }
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for ElementCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { elements, complete, failed } = self;
         write!(f, "{complete} of {elements} elements complete")?;

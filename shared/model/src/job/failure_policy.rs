@@ -151,7 +151,7 @@ impl Default for FailurePolicy {
 mod tests {
     use super::*;
     use crate::enums::MarketNeed;
-    use crate::retry::{Follows, Retry, WhyNot};
+    use crate::retry::{Retry, RetryOutcome, WhyNot};
 
     fn policy(rules: &[&str]) -> FailurePolicy {
         let retry = rules.iter().map(|rule| rule.parse().unwrap()).collect();
@@ -174,28 +174,28 @@ mod tests {
         let why = || "x".to_owned();
         let paused = Retry { times: Some(2), pause_s: Some(30), elsewhere: true, ..AGAIN };
         for (cause, rule, follows) in [
-            (EndCause::Exited { code: 1 }, 0, Follows::Fails(WhyNot::Rule)),
-            (EndCause::Exited { code: 3 }, 1, Follows::Again(paused)),
-            (EndCause::NotFound { program: why() }, 1, Follows::Again(paused)),
-            (EndCause::Signalled { signal: 11 }, 1, Follows::Again(paused)),
+            (EndCause::Exited { code: 1 }, 0, RetryOutcome::Fails(WhyNot::Rule)),
+            (EndCause::Exited { code: 3 }, 1, RetryOutcome::Again(paused)),
+            (EndCause::NotFound { program: why() }, 1, RetryOutcome::Again(paused)),
+            (EndCause::Signalled { signal: 11 }, 1, RetryOutcome::Again(paused)),
             (
                 EndCause::OverMemory { allowed_mib: 1000, used_mib: None },
                 2,
-                Follows::Again(Retry { times: Some(3), memory_mib: Some(1500), ..AGAIN }),
+                RetryOutcome::Again(Retry { times: Some(3), memory_mib: Some(1500), ..AGAIN }),
             ),
             (
                 EndCause::Lost { why: why() },
                 3,
-                Follows::Again(Retry { times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN }),
+                RetryOutcome::Again(Retry { times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN }),
             ),
-            (EndCause::OverTime { limit_s: 1 }, 4, Follows::Fails(WhyNot::Rule)),
+            (EndCause::OverTime { limit_s: 1 }, 4, RetryOutcome::Fails(WhyNot::Rule)),
             // Behind the rules of the job come the defaults.
-            (EndCause::Signalled { signal: 9 }, 5, Follows::Again(AGAIN)),
-            (EndCause::Rejected { why: why() }, 5, Follows::Again(AGAIN)),
+            (EndCause::Signalled { signal: 9 }, 5, RetryOutcome::Again(AGAIN)),
+            (EndCause::Rejected { why: why() }, 5, RetryOutcome::Again(AGAIN)),
             (
                 EndCause::NotStarted { why: why() },
                 7,
-                Follows::Again(Retry { times: Some(STARTS), elsewhere: true, ..AGAIN }),
+                RetryOutcome::Again(Retry { times: Some(STARTS), elsewhere: true, ..AGAIN }),
             ),
         ] {
             let verdict = policy.judge(&cause, &[], &needs).unwrap();
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(policy.judge(&EndCause::Exited { code: 0 }, &[], &needs), None);
         let lost = EndCause::Lost { why: why() };
         let used_up = policy.judge(&lost, &[9, 9, 9, 5], &needs).unwrap();
-        assert_eq!(used_up.follows, Follows::Fails(WhyNot::UsedUp { times: 5 }));
+        assert_eq!(used_up.follows, RetryOutcome::Fails(WhyNot::UsedUp { times: 5 }));
         let left = policy.judge(&lost, &[9, 9, 9, 4], &needs).unwrap();
         assert_eq!(
             left.follows,
-            Follows::Again(Retry { used: 5, times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN })
+            RetryOutcome::Again(Retry { used: 5, times: Some(5), market: Some(MarketNeed::OnDemand), ..AGAIN })
         );
     }
 

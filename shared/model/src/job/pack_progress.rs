@@ -5,7 +5,7 @@
 //! Rules: `docs/rules.md#packs`.
 
 use crate::elements::Results;
-use crate::retry::{Follows, Retry, RetryDecision};
+use crate::retry::{Retry, RetryDecision, RetryOutcome};
 use crate::{EndCause, Needs, Outcome, Pack, Ranges};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -110,13 +110,13 @@ impl PackProgress {
             by_failures.push((0, rest));
             for (failed, those) in by_failures.into_iter().filter(|(_, those)| !those.is_empty()) {
                 match judge(outcome, failed).map(|verdict| (verdict.rule, verdict.follows)) {
-                    Some((rule, Follows::Again(retry))) => {
+                    Some((rule, RetryOutcome::Again(retry))) => {
                         if set == JobSet::Leaves {
                             self.count_failure(failed, &those);
                             retries.insert(rule, retry);
                         }
                     }
-                    Some((_, Follows::Fails(_))) | None => self.results.add(outcome, &those),
+                    Some((_, RetryOutcome::Fails(_))) | None => self.results.add(outcome, &those),
                 }
             }
         }
@@ -149,7 +149,7 @@ impl PackProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elements::Counts;
+    use crate::elements::ElementCounts;
     use crate::failure_policy::FailurePolicy;
     use std::num::NonZeroU32;
 
@@ -205,6 +205,6 @@ mod tests {
         assert_eq!(standing.failures, BTreeMap::from([(2, ranges("8"))]));
         assert_eq!(standing.results, results(&[("exit:0", "0-4,6"), ("exit:9", "7"), ("exit:1", "5")]));
         assert_eq!(standing.left(&all), ranges("8-9"));
-        assert_eq!(Counts::of(&all, &standing.results).to_string(), "6 of 10 elements complete, 2 failed");
+        assert_eq!(ElementCounts::of(&all, &standing.results).to_string(), "6 of 10 elements complete, 2 failed");
     }
 }

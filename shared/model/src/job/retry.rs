@@ -78,12 +78,12 @@ pub struct RetryDecision {
     pub text: String,
     /// Whether the rule is one of the job's own. Otherwise it is one of the default rules behind them.
     pub is_own: bool,
-    pub follows: Follows,
+    pub follows: RetryOutcome,
 }
 
 /// Whether a job is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follows {
+pub enum RetryOutcome {
     Again(Retry),
     Fails(WhyNot),
 }
@@ -334,21 +334,21 @@ impl RetryRule {
 
     /// The first try by this rule, for a job with these needs; `None` if the rule never tries again.
     pub fn first(&self, needs: &Needs) -> Option<Retry> {
-        if let Follows::Again(retry) = self.follows(0, needs) { Some(retry) } else { None }
+        if let RetryOutcome::Again(retry) = self.follows(0, needs) { Some(retry) } else { None }
     }
 
     /// What the rule says for a job that used it `used` times and has these needs.
-    pub(crate) fn follows(&self, used: u32, needs: &Needs) -> Follows {
-        let RuleAction::Again(again) = self.then else { return Follows::Fails(WhyNot::Rule) };
+    pub(crate) fn follows(&self, used: u32, needs: &Needs) -> RetryOutcome {
+        let RuleAction::Again(again) = self.then else { return RetryOutcome::Fails(WhyNot::Rule) };
         if let Some(times) = again.times.filter(|times| used >= *times) {
-            return Follows::Fails(WhyNot::UsedUp { times });
+            return RetryOutcome::Fails(WhyNot::UsedUp { times });
         }
         let grown = again.growth.map(|hundredths| needs.memory_mib.saturating_mul(hundredths).div_ceil(100));
         let memory_mib = grown.map(|grown| grown.min(again.most_mib.unwrap_or(u64::MAX)));
         if memory_mib.is_some_and(|grown| grown <= needs.memory_mib) {
-            return Follows::Fails(WhyNot::AllMemory { memory_mib: needs.memory_mib });
+            return RetryOutcome::Fails(WhyNot::AllMemory { memory_mib: needs.memory_mib });
         }
-        Follows::Again(Retry {
+        RetryOutcome::Again(Retry {
             used: used.saturating_add(1),
             times: again.times,
             pause_s: again.pause_s,
@@ -375,13 +375,13 @@ impl fmt::Display for RetryDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = if self.is_own { format!(" by the rule {}", self.text) } else { String::new() };
         match self.follows {
-            Follows::Fails(WhyNot::Rule) if self.is_own => write!(f, "no retry{by}"),
-            Follows::Fails(WhyNot::Rule) => f.write_str("no retry is allowed"),
-            Follows::Fails(WhyNot::UsedUp { times }) => write!(f, "none of {times} retries{by} is left"),
-            Follows::Fails(WhyNot::AllMemory { memory_mib }) => {
+            RetryOutcome::Fails(WhyNot::Rule) if self.is_own => write!(f, "no retry{by}"),
+            RetryOutcome::Fails(WhyNot::Rule) => f.write_str("no retry is allowed"),
+            RetryOutcome::Fails(WhyNot::UsedUp { times }) => write!(f, "none of {times} retries{by} is left"),
+            RetryOutcome::Fails(WhyNot::AllMemory { memory_mib }) => {
                 write!(f, "no retry{by}: its {memory_mib} MiB are all the memory that the rule allows")
             }
-            Follows::Again(Retry { used, times, market, memory_mib, .. }) => {
+            RetryOutcome::Again(Retry { used, times, market, memory_mib, .. }) => {
                 match times {
                     Some(times) => {
                         write!(f, "retry {used} of {times}{by}, {} left", times.saturating_sub(used))?;
@@ -487,12 +487,12 @@ mod tests {
         let growing = rule("memory=again*5,memory*1.5,max-memory=4000M");
         let mut needs = Needs { memory_mib: 1000, ..Needs::default() };
         for (used, grown) in [(0, 1500), (1, 2250), (2, 3375), (3, 4000)] {
-            let Follows::Again(retry) = growing.follows(used, &needs) else { panic!("{used}") };
+            let RetryOutcome::Again(retry) = growing.follows(used, &needs) else { panic!("{used}") };
             assert_eq!((retry.used, retry.memory_mib), (used + 1, Some(grown)));
             needs.memory_mib = grown;
         }
-        assert_eq!(growing.follows(4, &needs), Follows::Fails(WhyNot::AllMemory { memory_mib: 4000 }));
-        assert_eq!(growing.follows(5, &needs), Follows::Fails(WhyNot::UsedUp { times: 5 }));
+        assert_eq!(growing.follows(4, &needs), RetryOutcome::Fails(WhyNot::AllMemory { memory_mib: 4000 }));
+        assert_eq!(growing.follows(5, &needs), RetryOutcome::Fails(WhyNot::UsedUp { times: 5 }));
         assert!(growing.contradiction(&needs, 0).unwrap().contains("must be above --memory"));
         assert!(growing.contradiction(&Needs::default(), 0).unwrap().contains("give --memory"));
         assert_eq!(rule("memory=again").contradiction(&Needs::default(), 0), None);

@@ -4,7 +4,7 @@
 //! waits for nothing.
 //! Does not: count failures and losses against what is allowed (`job` does).
 
-use crate::elements::Counts;
+use crate::elements::ElementCounts;
 use crate::{EndCause, NodeId, Span, Time, Usage};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub struct Tries {
     /// What its last try used. Of several members, each number is the highest.
     pub usage: Option<Usage>,
     /// How many elements of a pack have ended.
-    pub elements: Option<Counts>,
+    pub elements: Option<ElementCounts>,
 }
 
 /// How many nodes a job keeps in [`Tries::avoids`].

@@ -27,6 +27,7 @@ pub use reference::{example_json, reference};
 pub use share::{MAX_SHARES, NO_SHARE, Share, WorkAmount, WorkLimits};
 pub use size::{Requirements, SeveralTypes, Size};
 pub use types::{
-    Agent, Boot, HeartbeatPolicy, History, Idle, LONGEST_JITTER, Launch, Nodes, Output, Policy, Poll, Quota, Shares,
-    Shortage, Shutdown, Stale, Sweep, Watchdog,
+    AgentPolicy, BootPolicy, HeartbeatPolicy, HistoryPolicy, IdlePolicy, LONGEST_JITTER, LaunchPolicy, NodesPolicy,
+    OutputPolicy, Policy, PollPolicy, QuotaPolicy, SharesPolicy, ShortagePolicy, ShutdownPolicy, StalePolicy,
+    SweepPolicy, WatchdogPolicy,
 };

@@ -5,11 +5,11 @@
 
 use super::Size;
 use super::share::{NO_SHARE, Share, WorkAmount, WorkLimits};
-use super::types::{Policy, Shares};
+use super::types::{Policy, SharesPolicy};
 use crate::names::matches;
 use crate::{JobSummary, Needs, NodeRecord, Reason, Span, Time, Usd};
 
-impl Shares {
+impl SharesPolicy {
     /// After this time, what an alloc used counts half.
     pub fn half_life(&self) -> Span {
         Span::from_ms((self.half_life_h * 3_600_000.0) as i64)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A checked policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    pub nodes: Nodes,
+    pub nodes: NodesPolicy,
     /// The sizes of one instance type. [`Policy::with_catalogue`] adds one for each type of the sizes of several, and one for each
     /// capacity reservation of a size.
     pub size: Vec<Size>,
@@ -29,27 +29,27 @@ pub struct Policy {
     /// What EC2 offers for the sizes; empty before [`Policy::with_catalogue`].
     #[serde(skip)]
     pub catalogue: Arc<Catalogue>,
-    pub launch: Launch,
-    pub agent: Agent,
-    pub boot: Boot,
-    pub idle: Idle,
-    pub shutdown: Shutdown,
-    pub stale: Stale,
+    pub launch: LaunchPolicy,
+    pub agent: AgentPolicy,
+    pub boot: BootPolicy,
+    pub idle: IdlePolicy,
+    pub shutdown: ShutdownPolicy,
+    pub stale: StalePolicy,
     pub heartbeat: HeartbeatPolicy,
-    pub poll: Poll,
-    pub shortage: Shortage,
-    pub quota: Quota,
-    pub retry: Retry,
-    pub sweep: Sweep,
-    pub history: History,
-    pub jobs: Jobs,
-    pub output: Output,
-    pub watchdog: Watchdog,
-    pub shares: Shares,
+    pub poll: PollPolicy,
+    pub shortage: ShortagePolicy,
+    pub quota: QuotaPolicy,
+    pub retry: RetryPolicy,
+    pub sweep: SweepPolicy,
+    pub history: HistoryPolicy,
+    pub jobs: JobsPolicy,
+    pub output: OutputPolicy,
+    pub watchdog: WatchdogPolicy,
+    pub shares: SharesPolicy,
     /// The limits of each person.
     pub person: WorkLimits,
-    pub limits: Limits,
-    pub budget: Budget,
+    pub limits: LimitsPolicy,
+    pub budget: BudgetPolicy,
 }
 
 macro_rules! sections {
@@ -61,38 +61,38 @@ macro_rules! sections {
 }
 
 sections! {
-    Nodes { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
-    Launch {
+    NodesPolicy { min: u32, max: u32, max_price_per_hour: Usd, memory_usable: f64 }
+    LaunchPolicy {
         template: Option<String>, subnets: Vec<String>, reservations: Vec<String>, reservation_drain_s: i64,
         zone_share: f64, drain_at_risk: bool, tags: BTreeMap<String, String>, user_data: String,
         max_per_run: u32, max_per_call: usize, calls_per_second: f64,
     }
-    Agent { x86_64: Option<AgentFile>, arm64: Option<AgentFile>, options: String }
-    Boot { timeout_s: i64, failures_before_pause: u32 }
-    Idle { timeout_s: i64, confirmations: u32 }
-    Shutdown { windows_min: Vec<u32>, down_after_s: i64 }
-    Stale {
+    AgentPolicy { x86_64: Option<AgentFile>, arm64: Option<AgentFile>, options: String }
+    BootPolicy { timeout_s: i64, failures_before_pause: u32 }
+    IdlePolicy { timeout_s: i64, confirmations: u32 }
+    ShutdownPolicy { windows_min: Vec<u32>, down_after_s: i64 }
+    StalePolicy {
         after_s: i64, orphan_after_s: i64, orphan_brake_min: u32, brake_fraction: f64, brake_min: u32, brake_hold_s: i64,
     }
     HeartbeatPolicy {
         ttl_s: i64, idle_s: i64, grace_s: i64, max_per_second: f64, brake_fraction: f64, brake_min: u32,
         brake_hold_s: i64, blackout_s: i64,
     }
-    Poll { stale_after_s: i64, min_gap_s: i64, list_nodes: u32, queue_rows: u32 }
-    Shortage { ttl_s: i64 }
-    Quota { retry_s: i64 }
-    Retry { pause_s: i64, most_s: i64 }
-    Sweep {
+    PollPolicy { stale_after_s: i64, min_gap_s: i64, list_nodes: u32, queue_rows: u32 }
+    ShortagePolicy { ttl_s: i64 }
+    QuotaPolicy { retry_s: i64 }
+    RetryPolicy { pause_s: i64, most_s: i64 }
+    SweepPolicy {
         missing_grace_s: i64, creating_s: i64, failed_keep_s: i64, cache_unused_s: i64, max_in_flight: u32,
         report_s: i64, cap_fraction: f64, cap_min: u32,
     }
-    History { finished_days: i64, events_days: i64 }
-    Jobs { roles: Vec<String> }
-    Output { s3: Option<S3Prefix> }
-    Watchdog { multiplier: f64, reserve_ms: u64 }
-    Shares { half_life_h: f64, gib_per_vcpu: f64, vcpus_per_gpu: f64 }
-    Limits { licences: BTreeMap<String, u32> }
-    Budget { dollars_per_month: Usd }
+    HistoryPolicy { finished_days: i64, events_days: i64 }
+    JobsPolicy { roles: Vec<String> }
+    OutputPolicy { s3: Option<S3Prefix> }
+    WatchdogPolicy { multiplier: f64, reserve_ms: u64 }
+    SharesPolicy { half_life_h: f64, gib_per_vcpu: f64, vcpus_per_gpu: f64 }
+    LimitsPolicy { licences: BTreeMap<String, u32> }
+    BudgetPolicy { dollars_per_month: Usd }
 }
 
 /// The largest factor by which jitter lengthens the time between heartbeats.
@@ -138,7 +138,7 @@ impl HeartbeatPolicy {
     }
 }
 
-impl History {
+impl HistoryPolicy {
     /// How long ended jobs and allocs are kept.
     pub const fn keep_finished(&self) -> Span {
         Span::from_s(self.finished_days.saturating_mul(86_400))

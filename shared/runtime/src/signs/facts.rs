@@ -51,7 +51,7 @@ impl Raised {
 
 /// What the next run of poll-and-scale would do, as far as the reader knows.
 #[derive(Clone, Copy, Debug)]
-pub enum Next<'a> {
+pub enum ForeseenPlan<'a> {
     /// The reader does not ask.
     Unplanned,
     /// The plan is not known, because EC2 cannot be read from here.
@@ -60,7 +60,7 @@ pub enum Next<'a> {
     Planned(&'a Explanation, u32),
 }
 
-impl<'a> Next<'a> {
+impl<'a> ForeseenPlan<'a> {
     pub(super) const fn explained(self) -> Option<&'a Explanation> {
         match self {
             Self::Planned(explained, _) => Some(explained),
@@ -90,7 +90,7 @@ pub struct Facts<'a> {
     pub polled: ListReport,
     /// What clean-stale-records noted of EC2's list in its last run.
     pub cleaned: ListReport,
-    pub next: Next<'a>,
+    pub next: ForeseenPlan<'a>,
     /// The newest events of the cluster and of the functions.
     pub events: &'a [Event],
     /// The rows that nobody uses.
@@ -112,7 +112,7 @@ impl<'a> Facts<'a> {
             stuck: &[],
             polled: found(POLL_AND_SCALE).unwrap_or_default(),
             cleaned: found(CLEAN_STALE_RECORDS).unwrap_or_default(),
-            next: Next::Unplanned,
+            next: ForeseenPlan::Unplanned,
             events: &[],
             rows: Vec::new(),
         }
@@ -127,7 +127,7 @@ impl<'a> Facts<'a> {
             *place = found;
         }
         if function == POLL_AND_SCALE {
-            facts.next = Next::Planned(&plan.explained, plan.unready);
+            facts.next = ForeseenPlan::Planned(&plan.explained, plan.unready);
         }
         Self {
             policy: seen.policy.clone(),

@@ -4,7 +4,7 @@
 //! an operator; a single failed run does not.
 //! Does not: look at schedules, logs or permissions in AWS. It judges by what the runs noted.
 
-use super::facts::{Facts, Next, Raised, SignLevel};
+use super::facts::{Facts, ForeseenPlan, Raised, SignLevel};
 use super::say::{one_line, several, when};
 use crate::watchdog;
 use model::control::RunRow;
@@ -94,7 +94,7 @@ pub(super) fn heartbeats(facts: &Facts<'_>) -> Vec<Raised> {
 }
 
 pub(super) fn plan(facts: &Facts<'_>) -> Vec<Raised> {
-    let Next::Unknown(error) = facts.next else { return Vec::new() };
+    let ForeseenPlan::Unknown(error) = facts.next else { return Vec::new() };
     let says = format!("what the next run would do is not known here: {}", one_line(&error.to_string()));
     let to_do = "if EC2 limits the calls, try again in a minute; else check the credentials and the connection of this \
                  command (the functions have their own)";

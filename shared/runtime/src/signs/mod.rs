@@ -28,7 +28,7 @@ mod tests;
 mod work;
 
 pub use crate::observation::{ENDED, RECENT};
-pub use facts::{Facts, Next, Raised, SignLevel};
+pub use facts::{Facts, ForeseenPlan, Raised, SignLevel};
 
 use model::Function;
 use model::functions::{CLEAN_STALE_RECORDS, POLL_AND_SCALE, SWEEP_DISPATCH};

@@ -3,7 +3,7 @@
 //! Guarantees: a state that usually ends by itself needs an operator only after the time that it usually takes.
 //! Does not: change a node. The plan decides what follows, by rules of its own.
 
-use super::facts::{Facts, Next, Raised, SignLevel, at_most, first};
+use super::facts::{Facts, ForeseenPlan, Raised, SignLevel, at_most, first};
 use super::say::{one_line, rough, several, when};
 use model::control::ListReport;
 use model::node::Reached;
@@ -168,7 +168,7 @@ pub(super) fn unready(facts: &Facts<'_>) -> Vec<Raised> {
         .map(|job| job.submitted_at);
     let nodes = facts.nodes.iter().filter_map(boots_since).map(|(since, _)| since);
     let waited = jobs.chain(nodes).min().map(|since| facts.now.since(since)).filter(|waited| *waited >= READY);
-    let (Next::Planned(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };
+    let (ForeseenPlan::Planned(_, count @ 1..), Some(waited)) = (facts.next, waited) else { return Vec::new() };
     let says = format!("{} wanted and not ready, and the longest wait is {}", several(count, "node"), rough(waited));
     vec![Raised::new(
         "unready",

@@ -9,7 +9,7 @@ use clap::Parser;
 use futures::future::{join_all, pending};
 use model::{ClusterName, Time};
 use nodekeeper_cli::command::{self, Command};
-use nodekeeper_cli::console::{Cluster, Context, Exit, Reach, Screen};
+use nodekeeper_cli::console::{Cluster, ClusterAccess, Context, Exit, Screen};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl World {
             dynamo: Dynamo::new(aws_sdk_dynamodb::Client::new(&config), name.clone()),
             cloud: Arc::new(cloud::Ec2::connect(&config, name)),
             outputs: nodekeeper_cli::aws::s3(&config, None, Arc::new(|| Time::from_ms(0)))?,
-            reach: Reach::default(),
+            reach: ClusterAccess::default(),
         })
     }
 }

@@ -23,7 +23,7 @@ use model::{
     BrakeKind, Class, ClientStatus, Cloud, ClusterName, ControlKey, InstanceState, JobId, LaunchError, LaunchRequest,
     LaunchSettings, Market, Policy, Span, Time, fixtures,
 };
-use nodekeeper_cli::console::{Cluster, Reach};
+use nodekeeper_cli::console::{Cluster, ClusterAccess};
 use nodekeeper_cli::local::tables;
 use runtime::clock::RunClock;
 use runtime::http::NodeCredentials;
@@ -120,7 +120,7 @@ impl Fleet {
     pub async fn operate(&self, keys: &Keys, line: &[&str]) -> Result<String, String> {
         let dynamo = self.account.dynamo(keys);
         let cloud = Arc::new(self.cloud(keys));
-        let (outputs, reach) = (self.account.s3(keys), Reach::default());
+        let (outputs, reach) = (self.account.s3(keys), ClusterAccess::default());
         let cluster = Cluster { store: self.store(keys), dynamo, cloud, outputs, reach };
         operate(cluster, self.now, line).await
     }

@@ -2,7 +2,7 @@
 
 use crate::commands::tests::*;
 use futures::future::join_all;
-use model::elements::{Counts, Results};
+use model::elements::{ElementCounts, Results};
 use model::{Array, JobState, Outcome, Pack, Ranges};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ impl World {
             after.summary.state = if failed.is_empty() { JobState::Complete } else { JobState::Failed };
             after.summary.tries.cause = results.cause(&Pack::of(all.clone()));
             if before.work.pack.is_some() {
-                after.summary.tries.elements = Some(Counts::of(&all, &results));
+                after.summary.tries.elements = Some(ElementCounts::of(&all, &results));
                 after.elements.results = results;
             }
             after.finished_at = Some(self.now);

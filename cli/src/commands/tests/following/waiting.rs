@@ -211,7 +211,7 @@ async fn the_failures_of_an_array_are_counted_by_its_index() {
     let before = job(&world, pack).await;
     let mut after = before.clone();
     after.summary.state = JobState::Placed;
-    after.summary.tries.elements = Some(model::elements::Counts { elements: 10, complete: 0, failed: 3 });
+    after.summary.tries.elements = Some(model::elements::ElementCounts { elements: 10, complete: 0, failed: 3 });
     world.store().write(Some(&before), &after, Vec::new()).await.unwrap();
     assert_eq!(world.store().failures(model::array::Array::of(pack), 2).await.unwrap(), 3);
 }

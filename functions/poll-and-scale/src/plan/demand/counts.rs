@@ -3,7 +3,7 @@
 //! Guarantees: every record that is not cleaned counts, as do the launches of this plan and what is reserved.
 //! Does not: know jobs.
 
-use super::super::needs::Room;
+use super::super::needs::CapExcess;
 use super::super::view::View;
 use super::prices::{Mix, is_within_cap};
 use model::policy::Size;
@@ -181,11 +181,11 @@ impl<'a> FleetCounts<'a> {
 
     /// The room that is still missing for `nodes` more nodes at this price after all nodes that are shutting down are
     /// gone.
-    pub(super) fn missing_room(&self, nodes: u32, price: Usd) -> Room {
+    pub(super) fn missing_room(&self, nodes: u32, price: Usd) -> CapExcess {
         let records = self.all.nodes.saturating_sub(self.leaving.nodes).saturating_add(nodes);
         let cap = self.policy.nodes.max_price_per_hour;
         let spent = self.all.price.saturating_sub(self.leaving.price) + price;
-        Room {
+        CapExcess {
             nodes: records.saturating_sub(self.policy.nodes.max),
             price: if cap.is_zero() { Usd::ZERO } else { spent.saturating_sub(cap) },
         }

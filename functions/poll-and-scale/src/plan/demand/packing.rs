@@ -6,7 +6,7 @@
 //! Does not: know the order of the queue; `demand` does.
 
 use super::super::liveness::will_terminate;
-use super::super::needs::{QueueNeeds, Room};
+use super::super::needs::{CapExcess, QueueNeeds};
 use super::super::sizes::Sizes;
 use super::super::view::View;
 use super::bin::{At, Bin, minus};
@@ -63,7 +63,7 @@ pub(super) struct Findings<'a> {
     /// Why the minimum is not filled; empty if it is.
     pub(super) below_minimum: Vec<Reason>,
     /// The room that is missing for the first job that cannot be placed, or for the minimum, because of a cap.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<CapExcess>,
     /// The job for which idle nodes make way.
     pub(super) room_for: Option<JobId>,
     /// The idle nodes that must go, so that nodes of their size can be launched for the first job that cannot be placed.
@@ -358,7 +358,7 @@ impl<'v, 'a> Packing<'v, 'a> {
                     let Some(size) = sizes.iter().find(to_be_had) else { break };
                     let cheap = size.price_per_hour;
                     let dear = self.bins.iter().any(|b| b.is_idle() && b.price_per_hour > cheap);
-                    self.findings.room = dear.then(|| Room { nodes: 0, ..self.counts.missing_room(1, cheap) });
+                    self.findings.room = dear.then(|| CapExcess { nodes: 0, ..self.counts.missing_room(1, cheap) });
                     break;
                 }
             }

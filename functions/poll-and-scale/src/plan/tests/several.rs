@@ -318,7 +318,7 @@ fn members_are_one_attempt_and_are_launched_together_or_not_at_all() {
     assert_eq!(launches(&given), [fixtures::job_id(5); 3]);
     // Where there is no room for all of them, none is launched.
     let policy = Policy {
-        nodes: model::policy::Nodes { max: 2, ..given.seen.policy.nodes.clone() },
+        nodes: model::policy::NodesPolicy { max: 2, ..given.seen.policy.nodes.clone() },
         ..given.seen.policy.clone()
     };
     given.seen.policy = policy;

@@ -22,11 +22,11 @@
 //! Rules: `docs/rules.md#section-6` and `docs/rules.md#packs`.
 
 use crate::amounts::Moment;
-use crate::elements::{Counts, Results};
+use crate::elements::{ElementCounts, Results};
 use crate::end_cause::{FREE_MOVES, last_line};
 use crate::enums::{ClientStatus, Desired, JobState};
 use crate::pack_progress::PackProgress;
-use crate::retry::{Follows, Retry, RetryDecision};
+use crate::retry::{Retry, RetryDecision, RetryOutcome};
 use crate::summary::counts_for;
 use crate::{
     AllocId, AllocIds, AllocSummary, BadJob, Checkpoint, EndCause, Ending, Environment, FailurePolicy, JobId, JobSet,
@@ -94,7 +94,7 @@ impl Job {
         spec.check(now)?;
         let machine = MachineNeed { containers: spec.work.image.is_some(), ..spec.needs.machine };
         let not_before_at = spec.not_before_at.map(|moment| moment.after(now));
-        let elements = spec.work.pack.as_ref().map(|pack| Counts::of(&pack.elements, &Results::default()));
+        let elements = spec.work.pack.as_ref().map(|pack| ElementCounts::of(&pack.elements, &Results::default()));
         Ok(Self {
             summary: JobSummary {
                 job_id,
@@ -380,13 +380,13 @@ impl Job {
             if payer == Payer::Mover { format!("it was moved {FREE_MOVES} times: ") } else { String::new() };
         let reason = self.reason_of(id, ending, &format!("{all_moved}{verdict}"));
         match verdict.follows {
-            Follows::Again(retry) => {
+            RetryOutcome::Again(retry) => {
                 self.summary.tries.count_use(verdict.rule, retry.used);
                 self.change_for(&retry, alloc.node_id);
                 self.summary.tries.pause(retry.pause_s, times, now);
                 self.wait_again(&reason);
             }
-            Follows::Fails(_) => {
+            RetryOutcome::Fails(_) => {
                 self.summary.state = JobState::Failed;
                 self.reason = Some(reason);
                 self.finished_at = Some(now);
@@ -497,7 +497,7 @@ impl Job {
             policy.judge(&outcome.cause(limit_s, needs), &vec![failed; policy.rules().count()], needs)
         };
         let news = self.elements.take(&ending.run.elements.results, &pack.elements, set, judge);
-        self.summary.tries.elements = Some(Counts::of(&pack.elements, &self.elements.results));
+        self.summary.tries.elements = Some(ElementCounts::of(&pack.elements, &self.elements.results));
         news
     }
 

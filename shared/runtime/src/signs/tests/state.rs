@@ -1,7 +1,7 @@
 //! The facts for the tests of signs.
 
 use crate::signs::facts::example;
-use crate::signs::{Facts, Next, SignLevel};
+use crate::signs::{Facts, ForeseenPlan, SignLevel};
 use crate::validation::InvalidRow;
 use model::catalogue::Offered;
 use model::control::{CatalogueRow, IngestNote, IngestSummary, ListReport, PolicyRow, RunNote, RunRow, Tally};
@@ -61,14 +61,14 @@ impl State {
     }
 
     pub(super) fn facts(&self) -> Facts<'_> {
-        let known = Next::Planned(&self.explained, self.unready);
+        let known = ForeseenPlan::Planned(&self.explained, self.unready);
         Facts {
             nodes: &self.nodes,
             jobs: &self.jobs,
             ended: &self.ended,
             allocs: &self.allocs,
             stuck: &self.stuck,
-            next: self.away.as_ref().map_or(known, Next::Unknown),
+            next: self.away.as_ref().map_or(known, ForeseenPlan::Unknown),
             events: &self.events,
             rows: self.rows.clone(),
             ..Facts::new(&self.control, at(NOW))
