@@ -11,7 +11,6 @@ use crate::answer::RunAnswer;
 use crate::clock::RunClock;
 use crate::env::{FunctionEnvironment, FunctionNeeds};
 use crate::http::NodeCredentials;
-use crate::log_line::JsonLine;
 use crate::{metrics, trust};
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -201,7 +200,7 @@ fn log_layer(
     writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
 ) -> Box<dyn Layer<Registry> + Send + Sync> {
     let log = fmt::layer().with_writer(writer).with_ansi(false).without_time();
-    if format == "JSON" { log.event_format(JsonLine).boxed() } else { log.boxed() }
+    if format == "JSON" { log.json().flatten_event(true).boxed() } else { log.boxed() }
 }
 
 /// The variables of the environment. A variable that is not text becomes text with replacement characters.

@@ -25,7 +25,6 @@ pub mod env;
 pub mod http;
 pub mod instances;
 pub mod lambda;
-mod log_line;
 pub mod metrics;
 pub mod observation;
 pub mod plan_state;
