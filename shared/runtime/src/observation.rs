@@ -11,8 +11,7 @@
 //! Does not: decide.
 
 pub use crate::queue::{Audience, QueuePart, QueueRead};
-use crate::queue::{BEHIND_FOR_A_PERSON, FollowersRead, PutOffRead, Queued};
-use crate::queue::{queue_order, read_followers, read_put_off, read_queue};
+use crate::queue::{BEHIND_FOR_A_PERSON, WaitingRead, queue_order, read_waiting};
 use crate::shares::{SharesRead, free_limit_turn, lose_limit_turn, read_shares, take_limit_turn};
 use crate::validation::{self, Quarantined};
 use futures::future::{try_join, try_join_all, try_join3};
@@ -120,9 +119,7 @@ pub struct Lists {
     observation: Observation,
     /// The records of nodes, also those that contradict the contract.
     pub nodes: Listed<NodeRecord>,
-    queue: Queued,
-    followers: FollowersRead,
-    put_off: PutOffRead,
+    waiting: WaitingRead,
     placed: Listed<JobSummary>,
     allocs: Listed<AllocSummary>,
 }
@@ -145,17 +142,16 @@ impl Lists {
         let list =
             async { if is_large { Ok(Vec::new()) } else { cloud.instances().await.map_err(ObserveError::from) } };
         let lists = async {
-            let (queue, followers) = (read_queue(store, &policy, &control, audience), read_followers(store, &control));
-            let waiting = try_join3(queue, followers, read_put_off(store, &policy, audience, now));
+            let waiting = read_waiting(store, &policy, &control, audience, now);
             Ok(try_join3(waiting, store.placed(), store.live_allocs_listed(segments)).await?)
         };
-        let (listed, ((queue, followers, put_off), placed, allocs)) = try_join(list, lists).await?;
+        let (listed, (waiting, placed, allocs)) = try_join(list, lists).await?;
         let nodes = store.nodes_listed(segments).await?;
         let in_question = |record: &&NodeRecord| is_in_question(record, &policy, now);
         let instances =
             if is_large { instances_of(cloud, nodes.rows.iter().filter(in_question)).await? } else { listed };
         let seen = Observation { instances, is_large, control, ..empty };
-        Ok(Self { observation: seen, nodes, queue, followers, put_off, placed, allocs })
+        Ok(Self { observation: seen, nodes, waiting, placed, allocs })
     }
 
     pub fn control(&self) -> &Control {
@@ -164,14 +160,10 @@ impl Lists {
 
     /// Every job that has not ended, as [`Store::queue_listed`] gives it; `None` if these lists have only a part of them.
     pub fn whole_queue(&self) -> Option<WaitingJobs> {
-        let is_whole = self.queue.read.part.is_none() && self.followers.is_whole && self.put_off.is_whole;
-        is_whole.then(|| {
-            let mut waiting = placed_last(self.put_off.jobs.clone(), self.followers.jobs.clone());
-            waiting = placed_last(waiting, self.queue.jobs.clone());
+        self.waiting.is_whole.then(|| {
+            let mut waiting = self.waiting.jobs.clone();
             waiting.sort_by_key(queue_order);
-            let unreadable = [&self.queue.unreadable, &self.followers.unreadable, &self.put_off.unreadable];
-            let unreadable = unreadable.into_iter().flatten().chain(&self.placed.unreadable);
-            let unreadable = unreadable.cloned().collect();
+            let unreadable = self.waiting.unreadable.iter().chain(&self.placed.unreadable).cloned().collect();
             WaitingJobs { jobs: placed_last(waiting, self.placed.rows.clone()), end: None, unreadable }
         })
     }
@@ -179,17 +171,12 @@ impl Lists {
     /// The observation that a run decides from: these lists without the rows that contradict the contract, and with the
     /// rows that the lists name.
     pub async fn observed(self, store: &Store) -> Result<Observation, ObserveError> {
-        let Self { observation: mut seen, nodes, queue, followers, put_off, placed, allocs } = self;
-        seen.queue = queue.read;
-        // A job that moves from one list to another between two queries is in both, and the later list has its later state.
-        let waiting = placed_last(placed_last(put_off.jobs, put_off.due), placed_last(followers.jobs, queue.jobs));
-        seen.jobs = placed_last(waiting, placed.rows);
-        seen.after_place = followers.place;
+        let Self { observation: mut seen, nodes, waiting, placed, allocs } = self;
+        (seen.queue, seen.after_place) = (waiting.queue, Some(waiting.after_place));
+        seen.jobs = placed_last(waiting.jobs, placed.rows);
         (seen.nodes, seen.allocs) = (nodes.rows, allocs.rows);
         seen.quarantined.unreadable(nodes.unreadable);
-        let unreadable = [queue.unreadable, followers.unreadable, put_off.unreadable, placed.unreadable];
-        seen.quarantined.unreadable(unreadable.into_iter().flatten());
-        seen.quarantined.unreadable(allocs.unreadable);
+        seen.quarantined.unreadable([waiting.unreadable, placed.unreadable, allocs.unreadable].concat());
         // The index shows only a part of a job's row. clean-stale-records has noted the jobs whose other part cannot be
         // read.
         let known = seen.control.place(&ControlKey::JobsPlace).entry.unreadable;
