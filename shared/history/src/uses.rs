@@ -22,20 +22,9 @@ pub struct Use {
 
 /// The uses of these allocs, in the order of their ids, each once: an index that is behind may show an ended one as live.
 pub(super) fn of(ended: &[EndedAlloc], live: &[AllocSummary], now: Time) -> Vec<Use> {
-    let of_ended = ended.iter().map(|alloc| Use {
-        alloc_id: alloc.alloc_id,
-        node_id: alloc.node_id,
-        vcpus: alloc.needs.vcpus,
-        from: alloc.placed_at,
-        to: alloc.finished_at,
-    });
-    let of_live = live.iter().map(|alloc| Use {
-        alloc_id: alloc.alloc_id,
-        node_id: alloc.node_id,
-        vcpus: alloc.needs.vcpus,
-        from: alloc.placed_at,
-        to: now,
-    });
+    let of = |alloc_id, node_id, vcpus, from, to| Use { alloc_id, node_id, vcpus, from, to };
+    let of_ended = ended.iter().map(|a| of(a.alloc_id, a.node_id, a.needs.vcpus, a.placed_at, a.finished_at));
+    let of_live = live.iter().map(|a| of(a.alloc_id, a.node_id, a.needs.vcpus, a.placed_at, now));
     let mut uses: Vec<Use> = of_ended.chain(of_live).collect();
     uses.sort_by_key(|used| (used.alloc_id, used.to));
     uses.dedup_by_key(|used| used.alloc_id);

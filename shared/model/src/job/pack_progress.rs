@@ -19,21 +19,7 @@ impl Outcome {
             EndCause::OverScratch { .. } => Some(Self::Scratch),
             EndCause::Signalled { signal } => Some(Self::Signal(*signal)),
             EndCause::Exited { code } if *code != 0 => Some(Self::Exit(*code)),
-            EndCause::Exited { .. }
-            | EndCause::ElementsFailed { .. }
-            | EndCause::OverTime { .. }
-            | EndCause::NotFound { .. }
-            | EndCause::NotExecutable { .. }
-            | EndCause::NoInterpreter { .. }
-            | EndCause::NoOutput { .. }
-            | EndCause::Stopped { .. }
-            | EndCause::NotStarted { .. }
-            | EndCause::NoService { .. }
-            | EndCause::Lost { .. }
-            | EndCause::Interrupted { .. }
-            | EndCause::Moved { .. }
-            | EndCause::Rejected { .. }
-            | EndCause::Cancelled { .. } => None,
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use crate::array::{COUNT_VARIABLE, INDEX_VARIABLE};
 use crate::container_env::{Passing, passing};
-use crate::files::{self, Form, Output, Pattern, Source};
+use crate::files::{self, Output, Pattern};
 use crate::image::is_image_reference;
 use crate::mistakes::{Mistakes, shown};
 use crate::rights::{SecretPlace, Secrets, is_role_name};
@@ -136,12 +136,8 @@ impl Work {
             format!("--keep-every must be at least {MIN_KEEP_EVERY_S} s, it is {} s", self.keep_every_s)
         });
         // A folder there is what the first try begins with.
-        let is_file = |source: &Source| match source {
-            Source::Content(content) => content.form != Form::Tree,
-            Source::Object(_) => true,
-            Source::Output { .. } => false,
-        };
-        let in_the_way = self.inputs.iter().find(|(name, source)| Path::new(keep).starts_with(name) && is_file(source));
+        let is_there = |name: &String| Path::new(keep).starts_with(name);
+        let in_the_way = self.inputs.iter().find(|(name, source)| is_there(name) && source.is_file());
         mistakes.require(in_the_way.is_none(), || {
             let name = shown(in_the_way.map_or("", |(name, _)| name));
             format!("--keep {} is a folder, and the input {name} is a file: give one of them another name", shown(keep))

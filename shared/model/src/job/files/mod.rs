@@ -132,6 +132,15 @@ impl Source {
     pub const fn is_of_the_role(&self) -> bool {
         matches!(self, Self::Object(_))
     }
+
+    /// Whether it is certainly a file. Another job may have left a file or a folder.
+    pub(crate) fn is_file(&self) -> bool {
+        match self {
+            Self::Content(content) => content.form != Form::Tree,
+            Self::Object(_) => true,
+            Self::Output { .. } => false,
+        }
+    }
 }
 
 /// Whether this can be a name in the work directory: relative, without `..`, on one line, and of parts that files can have.
@@ -155,13 +164,7 @@ pub(crate) fn check(inputs: &Inputs, outputs: &[Output], has_role: bool, mistake
         let is_whole = is_whole || name == WORK_DIRECTORY && matches!(source, Source::Output { .. });
         mistakes.require(is_whole || is_name(name), || format!("the name of an input {rule}; it is {}", shown(name)));
     }
-    let is_file = |source: &Source| match source {
-        Source::Content(content) => content.form != Form::Tree,
-        Source::Object(_) => true,
-        // The other job may have left a file or a folder.
-        Source::Output { .. } => false,
-    };
-    for (file, _) in inputs.iter().filter(|(_, source)| is_file(source)) {
+    for (file, _) in inputs.iter().filter(|(_, source)| source.is_file()) {
         let inside =
             inputs.keys().find(|name| name.strip_prefix(file.as_str()).is_some_and(|rest| rest.starts_with('/')));
         mistakes.require(inside.is_none(), || {
