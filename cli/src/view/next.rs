@@ -3,7 +3,6 @@
 //! Guarantees: it says the same as the plan at this moment, for running jobs and the head of the queue. For a job far behind the
 //! head, it says that a run has not looked at it. Does not: decide anything itself.
 
-use super::{what_if, when};
 use crate::console::Cluster;
 use crate::console::show::one_line;
 use model::{ActionName, AllocSummary, ClientStatus, Cloud, JobId, NodeId, NodeRecord, Slot, Time};
@@ -70,13 +69,6 @@ impl NextRun {
     /// Why this job waits, or what the next run would do with it. `None` if the job does not wait.
     pub(crate) fn of_job(&self, job: JobId) -> Option<&str> {
         self.jobs.get(&job).map(String::as_str)
-    }
-
-    /// Why this job waits, when it starts, and what it would take.
-    pub(crate) fn wait_of(&self, job: JobId, because: Option<String>, now: Time) -> JobWait {
-        let starts = when::starts(&self.plan, &self.observed, job, now).map(|start| start.to_string());
-        let would_start_if = Some(what_if::for_job(&self.observed, job, now)).filter(|changes| !changes.is_empty());
-        JobWait { because, starts, would_start_if }
     }
 
     /// Why this idle node stays, or what the next run would do with it. `None` if the node works or boots.

@@ -5,7 +5,8 @@
 //! Does not: leave out rows that contradict the contract. The plan does.
 
 use super::next::{JobWait, NextRun};
-use model::{AllocId, Cloud, Control, JobId, JobSummary, NodeRecord, Slot, Time};
+use super::{what_if, when};
+use model::{AllocId, Cloud, Control, JobId, JobState, JobSummary, NodeRecord, Slot, Time};
 use runtime::observation::{Audience, Lists, ObserveError};
 use std::collections::BTreeMap;
 use store::{DbError, Listed, Store, Unreadable, WaitingJobs};
@@ -54,12 +55,21 @@ impl Snapshot {
         next.or_else(|| job.own_wait(self.now).map(|why| why.to_string()))
     }
 
-    /// Why a job waits, when it starts, and what it would take.
+    /// Why a job waits, when it starts, and what it would take. An error becomes the answer, so that the job is shown even if EC2
+    /// cannot be reached.
     pub(crate) fn wait_of(&self, job: &JobSummary) -> JobWait {
-        let because = self.waits_because(job);
+        let (id, because) = (job.job_id, self.waits_because(job));
         match &self.next {
-            Ok(next) => next.wait_of(job.job_id, because, self.now),
-            Err(_) => JobWait { because, ..JobWait::default() },
+            Ok(NextRun { plan, observed, .. }) => JobWait {
+                because,
+                starts: when::starts(plan, observed, id, self.now).map(|start| start.to_string()),
+                would_start_if: Some(what_if::for_job(observed, id, self.now)).filter(|changes| !changes.is_empty()),
+            },
+            Err(e) => {
+                let unknown = || format!("not known, because the cluster cannot be read: {e}");
+                let waits = !job.state.is_ended() && job.state != JobState::Placed;
+                JobWait { because: because.or_else(|| waits.then(unknown)), ..JobWait::default() }
+            }
         }
     }
 

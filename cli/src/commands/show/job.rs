@@ -9,6 +9,7 @@ use crate::console::show::{self, Rows, moment, or_blank, when, when_some};
 use crate::console::{Cluster, Context};
 use crate::view::array::{Alike, States, alike};
 use crate::view::find::{Finder, Meant, no_job, short, short_alloc};
+use crate::view::present::Snapshot;
 use crate::view::story;
 use crate::view::usage::{self, Used};
 use crate::view::{JobWait, job_shape, retry_rules};
@@ -35,7 +36,10 @@ pub(crate) async fn show(context: &mut Context<'_>, args: &JobArgs) -> anyhow::R
         return show_array(context, &cluster, args, meant).await;
     }
     let allocs = show::readable(context.err, cluster.store.allocs_of([&job]).await?)?;
-    let waits = waits(&cluster, &job, now).await;
+    let waits = match job.summary.state.is_ended() {
+        true => JobWait::default(),
+        false => Snapshot::read(&cluster.store, cluster.cloud.as_ref(), 1, now).await?.wait_of(&job.summary),
+    };
     if args.json {
         return show::json(context.out, &job_shape(&job, &allocs, &waits));
     }
@@ -79,25 +83,6 @@ async fn show_array(context: &mut Context<'_>, cluster: &Cluster, args: &JobArgs
     let cells = |group: Alike| [group.elements.to_string(), group.state.to_string(), or_blank(Some(group.cause))];
     let groups = Rows::of(&["ELEMENTS", "STATE", "CAUSE"], alike.into_iter().map(cells));
     Ok(groups.colours(context.colours).print(context.out)?)
-}
-
-/// Why a job waits. An error becomes the answer, so that the job is shown even if EC2 cannot be reached.
-async fn waits(cluster: &Cluster, job: &Job, now: Time) -> JobWait {
-    let id = job.summary.job_id;
-    if job.summary.state.is_ended() {
-        return JobWait::default();
-    }
-    if let Some(why) = job.summary.own_wait(now) {
-        return JobWait { because: Some(why.to_string()), ..JobWait::default() };
-    }
-    match cluster.next(now).await {
-        Ok(next) => next.wait_of(id, next.of_job(id).map(str::to_owned), now),
-        Err(_) if job.summary.state == JobState::Placed => JobWait::default(),
-        Err(e) => {
-            let because = Some(format!("not known, because the cluster cannot be read: {e}"));
-            JobWait { because, ..JobWait::default() }
-        }
-    }
 }
 
 fn fields(job: &Job, waits: JobWait, now: Time) -> Rows {
