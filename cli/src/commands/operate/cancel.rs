@@ -5,18 +5,24 @@
 //! stop the others.
 //! Does not: stop allocs. The next run stops the allocs of a cancelled job.
 
-use crate::changes::{JobChange, change_each};
+use super::changing::{ChangeWords, agree, change_jobs, named};
+use crate::changes::JobChange;
 use crate::commands::filter::JobFilter;
 use crate::commands::others::Others;
-use crate::console::show::{self, Rows, or_blank, several, when};
+use crate::console::show::{self, Rows, or_blank, when};
 use crate::console::{Cluster, Context, Exit, UsageError, is_yes};
-use crate::view::find::{Finder, short};
-use anyhow::{bail, ensure};
+use crate::view::find::short;
+use anyhow::bail;
 use clap::Args;
-use futures::StreamExt;
-use model::{Job, JobId, JobState, JobSummary};
-use std::collections::BTreeSet;
+use model::{JobId, JobState, JobSummary};
 use store::WaitingJobs;
+
+const WORDS: ChangeWords = ChangeWords {
+    verb: "cancel",
+    participle: "cancelled",
+    state: JobState::Cancelled,
+    already: "was cancelled already",
+};
 
 /// How many jobs are listed before the question.
 const LISTED: usize = 20;
@@ -53,77 +59,17 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &CancelArgs) -> anyhow:
     }
     let cluster = context.cluster().await?;
     let how = JobChange::cancel(&cluster).await?;
-    let (ids, mut exit) = if is_named {
-        let (ids, exit) = named(context, &cluster, &args.jobs).await?;
-        let jobs = cluster.store.jobs_of(ids.iter().copied()).await?.rows;
-        let others = Others::of_jobs(&cluster, &jobs).await?;
-        if !others.agree(context, "cancel", args.yes)? {
+    let (meant, exit) = if is_named {
+        let (meant, exit) = named(context, &cluster, &args.jobs).await?;
+        if !agree(context, &cluster, &meant, &WORDS, args.yes).await? {
             return Ok(Exit::Failed);
         }
-        (ids, exit)
+        (meant, exit)
     } else {
         let Some(ids) = described(context, &cluster, args).await? else { return Ok(Exit::Failed) };
-        (ids, Exit::Done)
+        (ids.into_iter().map(|id| (None, vec![id])).collect(), Exit::Done)
     };
-    let clock = std::sync::Arc::clone(&context.clock);
-    // The order is that in which they were given, or that of the queue.
-    let mut cancelled = change_each(&cluster, &ids, &how, &clock);
-    while let Some((id, result)) = cancelled.next().await {
-        match result {
-            Ok(Ok(job)) => writeln!(context.out, "{}", cancelled_line(&job))?,
-            Ok(Err(job)) if job.summary.state == JobState::Cancelled => {
-                writeln!(context.out, "{id} was cancelled already")?;
-            }
-            Ok(Err(job)) => {
-                let state = job.summary.state;
-                // A job of a filter may have ended while the person read the list. That is no failure.
-                exit = exit.and(Exit::done_if(by_filter));
-                writeln!(context.err, "nodekeeper: job {id} cannot be cancelled: it has ended already ({state})")?;
-            }
-            Err(e) => {
-                exit = exit.and(Exit::of(&e));
-                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-            }
-        }
-    }
-    Ok(exit)
-}
-
-fn cancelled_line(job: &Job) -> String {
-    let stopping = match job.summary.allocs.len() {
-        0 => String::new(),
-        n => format!(": {} will stop in the next run", several(n, "live alloc")),
-    };
-    format!("{} cancelled{stopping}", job.summary.job_id)
-}
-
-/// The jobs with these ids or names, and the exit code: a name that is not found is a failure.
-async fn named(context: &mut Context<'_>, cluster: &Cluster, given: &[String]) -> anyhow::Result<(Vec<JobId>, Exit)> {
-    let (mut ids, mut known, mut exit) = (Vec::new(), BTreeSet::new(), Exit::Done);
-    let finder = Finder::new(cluster);
-    for text in given {
-        let found = match finder.whole_jobs(text).await {
-            Ok(one) if one.len() == 1 => Ok(one),
-            // Elements that have ended are not named, unless all of them have.
-            Ok(array) => not_ended(cluster, text, array).await,
-            Err(e) => Err(e),
-        };
-        match found {
-            Ok(found) => ids.extend(found.into_iter().filter(|id| known.insert(*id))),
-            Err(e) => {
-                exit = exit.and(Exit::of(&e));
-                writeln!(context.err, "nodekeeper: {}", show::error(&e))?;
-            }
-        }
-    }
-    Ok((ids, exit))
-}
-
-async fn not_ended(cluster: &Cluster, text: &str, array: Vec<JobId>) -> anyhow::Result<Vec<JobId>> {
-    let mut left = cluster.store.jobs_of(array).await?.all()?;
-    left.retain(|job| !job.summary.state.is_ended());
-    ensure!(!left.is_empty(), "all jobs of the array {} have ended already", show::one_line(text));
-    Ok(left.iter().map(|job| job.summary.job_id).collect())
+    Ok(exit.and(change_jobs(context, &cluster, &meant, &how, &WORDS, false).await?))
 }
 
 /// The jobs that fit the filter, if the person agrees.
@@ -151,7 +97,7 @@ async fn described(
     }
     let others = Others::of(cluster, jobs.iter().map(|job| job.by.as_deref())).await?;
     if !others.is_empty() {
-        if !others.agree(context, "cancel", args.yes)? {
+        if !others.agree(context, WORDS.verb, args.yes)? {
             return Ok(None);
         }
     } else if !args.yes {
