@@ -11,7 +11,7 @@ use model::action::Planned;
 use model::{Handle, Time};
 use runtime::answer::{ActError, ActionResult};
 use runtime::run::{CallStep, Perform, Run};
-use store::{Attempts, WriteError, change_handle, delete_handle, unchanged};
+use store::{WriteError, change_handle, delete_handle, together, unchanged};
 
 pub(crate) struct Sweeping<'a>(pub(crate) &'a Run<'a>);
 
@@ -60,21 +60,12 @@ impl Perform<SweepAction> for Sweeping<'_> {
 impl Sweeping<'_> {
     /// Marks these handles of one node.
     async fn mark_each(&self, handles: &[&Handle]) -> Vec<ActionResult> {
-        let mut results = Vec::with_capacity(handles.len());
-        let mut attempts = Attempts::new(handles);
-        while let Some(some) = attempts.take_next() {
-            // With little time left, no further marks are begun.
-            if !self.0.may_begin() {
-                results.extend(some.iter().map(|_| ActionResult::LEFT));
-                continue;
-            }
-            let marked = self.mark(some).await;
-            if !attempts.split_after(&marked) {
-                let result = marked.map_or_else(ActionResult::from, |()| ActionResult::DONE);
-                results.extend(some.iter().map(|_| result.clone()));
-            }
-        }
-        results
+        // With little time left, no further marks are begun.
+        let mark = |some| async move {
+            if self.0.may_begin() { self.mark(some).await.map(|()| ActionResult::DONE) } else { Ok(ActionResult::LEFT) }
+        };
+        let parts = together(handles, mark).await.into_iter();
+        parts.flat_map(|(some, marked)| vec![marked.unwrap_or_else(ActionResult::from); some.len()]).collect()
     }
 
     async fn mark(&self, handles: &[&Handle]) -> Result<(), WriteError> {

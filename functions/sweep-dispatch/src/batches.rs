@@ -6,10 +6,11 @@
 
 use crate::judging::HandleChanges;
 use futures::StreamExt;
+use futures::lock::Mutex;
 use model::{Handle, NodeRecord, Policy, Time};
 use runtime::clock::RunClock;
 use store::{
-    Attempts, DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, unchanged,
+    DbError, Store, Write, WriteError, change, change_handle, delete_handle, insert_handle, together, unchanged,
     unless_raced,
 };
 
@@ -94,49 +95,46 @@ impl<'a> Batches<'a> {
         Ok(names)
     }
 
-    /// Inserts new rows, if the node's record is unchanged.
+    /// Inserts new rows, if the node's record is unchanged. After a conflict the row exists, or the record has changed. The next report
+    /// judges the handle anew.
     async fn insert(&mut self, rows: &[Handle]) -> Result<(), WriteError> {
-        for chunk in self.first(rows).chunks(TOGETHER) {
-            let mut attempts = Attempts::new(chunk);
-            while let Some(some) = attempts.take_next() {
-                if !self.has_time_for(some.len()) {
-                    continue;
-                }
-                let writes: Vec<Write> =
-                    std::iter::once(unchanged(&self.record)).chain(some.iter().map(insert_handle)).collect();
-                let inserted = self.store.transact(&writes).await;
-                // After a conflict the row exists, or the record has changed. The next report judges the handle anew.
-                if !attempts.split_after(&inserted) {
-                    unless_raced(inserted)?;
-                }
+        let (rows, mut left) = (self.first(rows), 0);
+        let this = &*self;
+        for chunk in rows.chunks(TOGETHER) {
+            let insert = |some: &[Handle]| {
+                let rows = some.iter().map(insert_handle);
+                let writes: Vec<Write> = std::iter::once(unchanged(&this.record)).chain(rows).collect();
+                async move { Ok(this.may_begin() && this.store.transact(&writes).await.map(|()| true)?) }
+            };
+            for (some, inserted) in together(chunk, insert).await {
+                left += if unless_raced(inserted)? == Some(false) { some.len() } else { 0 };
             }
         }
+        self.left = self.left.saturating_add(left as u64);
         Ok(())
     }
 
     /// Marks these rows. Returns the names of those that were marked.
     pub(crate) async fn mark(&mut self, rows: &[&Handle]) -> Result<Vec<String>, WriteError> {
-        let mut marked = Vec::new();
-        for chunk in self.first(rows).chunks(TOGETHER) {
-            let mut attempts = Attempts::new(chunk);
-            while let Some(some) = attempts.take_next() {
-                if !self.has_time_for(some.len()) {
-                    continue;
+        let (rows, mut marked) = (self.first(rows), Vec::new());
+        for chunk in rows.chunks(TOGETHER) {
+            let (store, now, clock, reserve_ms) = (self.store, self.now, &self.clock, self.reserve_ms);
+            let record = &Mutex::new(&mut self.record);
+            let mark = |some| async move {
+                let (mut record, may_begin) = (record.lock().await, clock.has_left(reserve_ms));
+                if may_begin {
+                    **record = mark(store, &record, some, now).await?;
                 }
-                let result = mark(self.store, &self.record, some, self.now).await;
-                if attempts.split_after(&result) {
-                    continue;
-                }
-                match unless_raced(result)? {
-                    Some(record) => {
-                        self.record = record;
-                        marked.extend(some.iter().map(|row| row.handle.clone()));
-                    }
-                    // The row or the record has changed. The next report judges the handle anew.
-                    None => self.left = self.left.saturating_add(some.len() as u64),
+                Ok(may_begin)
+            };
+            for (some, result) in together(chunk, mark).await {
+                if unless_raced(result)? == Some(true) {
+                    marked.extend(some.iter().map(|row| row.handle.clone()));
                 }
             }
         }
+        // The other rows, or the record, have changed, or no time was left. The next report judges these handles anew.
+        self.left = self.left.saturating_add(rows.len().saturating_sub(marked.len()) as u64);
         Ok(marked)
     }
 
@@ -145,13 +143,6 @@ impl<'a> Batches<'a> {
         let most = rows.get(..MAX_WRITES).unwrap_or(rows);
         self.left = self.left.saturating_add(rows.len().saturating_sub(most.len()) as u64);
         most
-    }
-
-    /// Whether a write of this many rows may begin. If not, they count as left.
-    fn has_time_for(&mut self, rows: usize) -> bool {
-        let may_begin = self.may_begin();
-        self.left = self.left.saturating_add(if may_begin { 0 } else { rows as u64 });
-        may_begin
     }
 }
 

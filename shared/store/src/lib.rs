@@ -49,5 +49,5 @@ pub use tables::{
     DUE, Definition, ENDED, EXPIRES, IDS, Index, KeyAttribute, KeySchema, KeyType, LIVE, NAMES, QUEUE, RECENT, TABLES,
     Table,
 };
-pub use together::Attempts;
+pub use together::{PartWritten, together};
 pub use write::{Aliases, Cond, Effect, Item, Key, Write};

@@ -14,7 +14,7 @@ use crate::placing::{Placing, place_one};
 use crate::retention::{Retention, event_of};
 use crate::rows::{change, unchanged};
 use crate::store::Store;
-use crate::together::Attempts;
+use crate::together::together;
 use crate::write::{Cond, Write};
 use model::stored::S3Prefix;
 use model::{
@@ -282,15 +282,14 @@ pub async fn clean_node(
     // A row that cannot be read stays until a person corrects it.
     let deletes: Vec<Write> = handles.rows.iter().map(delete_handle).collect();
     for some in deletes.chunks(HANDLES_TOGETHER) {
-        // One row that was changed, or that reading does not show as it is, must not block the others.
-        let mut attempts = Attempts::new(some);
-        while let Some(rows) = attempts.take_next() {
+        // One row that was changed, or that reading does not show as it is, must not block the others. If the record itself has
+        // changed, the last write notices it.
+        let delete = |rows| {
             let writes: Vec<Write> = std::iter::once(&still).chain(rows).cloned().collect();
-            let deleted = store.transact(&writes).await;
-            if !attempts.split_after(&deleted) {
-                // If the record itself has changed, the last write notices it.
-                ignore_conflict(deleted)?;
-            }
+            async move { store.transact(&writes).await }
+        };
+        for (_, deleted) in together(some, delete).await {
+            ignore_conflict(deleted)?;
         }
     }
     // The next run deletes the rest. This one does not fail: it counts as a lost race.

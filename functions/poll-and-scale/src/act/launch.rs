@@ -28,7 +28,7 @@ use model::{
 };
 use runtime::answer::{ActError, ActionResult};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use store::{Attempts, Cond, WriteError, ignore_conflict};
+use store::{Cond, WriteError, ignore_conflict, together};
 
 /// The results of the launches of one call, by slot.
 pub(super) type LaunchResults = BTreeMap<Slot, ActionResult>;
@@ -356,12 +356,8 @@ impl Acting<'_> {
     /// Writes these changes together, or each alone if somebody has changed one of the records. Returns what failed.
     async fn write_each_if_not_all(&self, changes: &[Change], conditions: &[Cond]) -> LaunchResults {
         let mut failed = LaunchResults::new();
-        let mut attempts = Attempts::new(changes);
-        while let Some(some) = attempts.take_next() {
-            let written = self.write_nodes(some, conditions).await;
-            if !attempts.split_after(&written)
-                && let Err(error) = written
-            {
+        for (some, written) in together(changes, |some| self.write_nodes(some, conditions)).await {
+            if let Err(error) = written {
                 failed.extend(every(some.iter().map(|(_, after)| after.slot), &error.into()));
             }
         }
