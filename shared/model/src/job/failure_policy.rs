@@ -9,6 +9,7 @@ use crate::mistakes::{Mistakes, shown};
 use crate::retry::{MAX_RULES, RetryDecision};
 use crate::{EndCause, Needs, RetryRule, Signal, Span};
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 
 /// How often a job is tried again after its nodes could not start it, if no rule of the job names that. With the default pauses,
 /// the tries take two to three hours. If the machines are at fault, an operator has seen it by then. Each try keeps away from the
@@ -16,21 +17,24 @@ use serde::{Deserialize, Serialize};
 const STARTS: u32 = 20;
 
 /// Copied from the job to each of its allocs, without the rules for retries: the job's row has them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, SmartDefault, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailurePolicy {
     /// The time from TERM to KILL, in seconds.
+    #[default = 30]
     pub kill_timeout_s: u64,
     /// The signal that tells an alloc that it will be stopped; `None`: it hears of it by TERM.
     pub stop_signal: Option<Signal>,
     /// How long before TERM an alloc hears of its stop, in seconds.
     pub stop_notice_s: u64,
     /// How long the job waits for a running alloc on a silent node, in seconds; 0 for not at all.
+    #[default = 600]
     pub lost_after_s: u64,
     /// Whether a copy is placed on another node while the job waits.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
     /// Which copy stays if the node comes back and both run.
+    #[default(Reconcile::Best)]
     pub reconcile: Reconcile,
     /// The rules for retries, in order: the first one that names the cause of an end decides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -38,6 +42,7 @@ pub struct FailurePolicy {
     /// How often the job is retried after a process of the job failed, if no rule of `retry` names the cause.
     pub retry_failed: u32,
     /// How often the job is retried after it lost a node, if no rule of `retry` names the cause.
+    #[default = 3]
     pub retry_lost: u32,
 }
 
@@ -128,22 +133,6 @@ impl FailurePolicy {
         mistakes.require(timeout_s == 0 || notice_s < timeout_s, || {
             format!("--stop-notice ({notice_s} s) must be shorter than --timeout ({timeout_s} s)")
         });
-    }
-}
-
-impl Default for FailurePolicy {
-    fn default() -> Self {
-        Self {
-            kill_timeout_s: 30,
-            stop_signal: None,
-            stop_notice_s: 0,
-            lost_after_s: 600,
-            replace: false,
-            reconcile: Reconcile::Best,
-            retry: Vec::new(),
-            retry_failed: 0,
-            retry_lost: 3,
-        }
     }
 }
 

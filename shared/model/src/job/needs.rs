@@ -10,6 +10,7 @@ use crate::mistakes::{Mistakes, shown};
 use crate::names::is_plain_name;
 use crate::{Capacity, MachineNeed, Usd};
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 use std::collections::BTreeMap;
 
 /// The most nodes that one job may ask for at once. The end of each member writes the row of the job, and DynamoDB makes these
@@ -22,10 +23,11 @@ const MAX_LICENCES: usize = 8;
 const MAX_VCPUS_OR_GPUS: u32 = 1 << 20;
 
 /// What a job needs of its nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, SmartDefault, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Needs {
     /// What each member needs, like the next three fields.
+    #[default = 1]
     pub vcpus: u32,
     pub memory_mib: u64,
     pub scratch_gib: u64,
@@ -36,6 +38,7 @@ pub struct Needs {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
     /// The number of members. Each gets a node of its own.
+    #[default = 1]
     pub nodes: u32,
     /// How many of the licences of the policy the job uses while it is placed, by their names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -78,21 +81,5 @@ impl Needs {
             && self.vcpus <= MAX_VCPUS_OR_GPUS
             && self.gpus <= MAX_VCPUS_OR_GPUS;
         mistakes.require(possible, || "no machine has that much: check --vcpus, --memory, --scratch and --gpus".into());
-    }
-}
-
-impl Default for Needs {
-    fn default() -> Self {
-        let machine = MachineNeed::default();
-        Self {
-            vcpus: 1,
-            memory_mib: 0,
-            scratch_gib: 0,
-            gpus: 0,
-            machine,
-            exclusive: false,
-            nodes: 1,
-            licences: BTreeMap::new(),
-        }
     }
 }

@@ -9,6 +9,7 @@ use crate::mistakes::{Mistakes, shown};
 use crate::names::{JOB_LABEL_FORM, NAME_FORM, is_job_label, is_job_name};
 use crate::{BadJob, Environment, FailurePolicy, JobId, Needs, Time, Work};
 use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -25,7 +26,7 @@ pub const DEFAULT_PRIORITY: u32 = 500;
 const MAX_TIMEOUT_S: u64 = 366 * 86_400;
 
 /// What a user submits. In JSON the fields of `needs`, `work` and `failure_policy` stand beside the others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, SmartDefault, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobSpec {
     pub name: Option<String>,
@@ -35,6 +36,7 @@ pub struct JobSpec {
     pub labels: BTreeMap<String, String>,
     /// The share of the policy that it belongs to.
     pub share: Option<String>,
+    #[default(DEFAULT_PRIORITY)]
     pub priority: u32,
     /// How many elements its array has; `None`: it is of no array.
     pub array_count: Option<u32>,
@@ -56,28 +58,6 @@ pub struct JobSpec {
     pub env: Environment,
     #[serde(flatten)]
     pub failure_policy: FailurePolicy,
-}
-
-impl Default for JobSpec {
-    fn default() -> Self {
-        Self {
-            name: None,
-            key: None,
-            labels: BTreeMap::new(),
-            share: None,
-            priority: DEFAULT_PRIORITY,
-            array_count: None,
-            array_limit: None,
-            max_failures: None,
-            after: BTreeMap::new(),
-            not_before_at: None,
-            give_up_after_s: 0,
-            needs: Needs::default(),
-            work: Work::default(),
-            env: Environment::new(),
-            failure_policy: FailurePolicy::default(),
-        }
-    }
 }
 
 impl JobSpec {
