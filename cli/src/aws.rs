@@ -13,9 +13,9 @@ use aws_config::SdkConfig;
 use aws_config::credential_process::CredentialProcessProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use derive_more::Debug;
 use s3::{Access, Keys, S3};
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 /// Gives the credentials of a profile that the SDK cannot read. The AWS CLI reads AWS_PROFILE, as the SDK does.
@@ -49,15 +49,11 @@ pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: WallClock) -> anyho
     Ok(S3::new(Arc::new(keys), region, endpoint.or_else(|| config.endpoint_url()))?)
 }
 
+#[derive(Debug)]
+#[debug("SdkKeys({provider:?})")]
 struct SdkKeys {
     provider: Option<SharedCredentialsProvider>,
     clock: WallClock,
-}
-
-impl fmt::Debug for SdkKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SdkKeys({:?})", self.provider)
-    }
 }
 
 #[async_trait]

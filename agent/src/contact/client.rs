@@ -5,6 +5,7 @@
 //! Does not: retry; the loops do.
 
 use super::signer::Signer;
+use derive_more::Display;
 use jiff::Timestamp;
 use model::error_chain::error_chain;
 use model::wire::{ErrorBody, ErrorCode};
@@ -13,14 +14,14 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fmt;
 use std::time::Duration;
 
 /// The longest time that a call may take.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a call has no answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Display)]
+#[display("{}: {what}", if code.is_some() { "refused" } else { "no usable answer" })]
 pub struct CallError {
     /// The code of the refusal; `None` if the control plane did not refuse the call. Then it is not known whether the call had an
     /// effect.
@@ -28,13 +29,6 @@ pub struct CallError {
     pub what: String,
     /// The wait that the answer asks for; `None` if it asks for none.
     pub retry_after: Option<Duration>,
-}
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.code.is_some() { "refused" } else { "no usable answer" };
-        write!(f, "{kind}: {}", self.what)
-    }
 }
 
 impl CallError {

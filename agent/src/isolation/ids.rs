@@ -3,7 +3,7 @@
 //! Guarantees: a range has no id that means something else: not root, not `nobody`, not "unchanged".
 //! Does not: know which ids are in use.
 
-use std::fmt;
+use derive_more::Display;
 use std::str::FromStr;
 
 /// The default range of user ids of jobs. The distributions leave these ids alone: they lie above those of containers
@@ -23,7 +23,8 @@ const RESERVED: [u32; 2] = [65_534, 65_535];
 const FEWEST: u32 = 3;
 
 /// Ids from `first` to `last`, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display)]
+#[display("{first}-{last}")]
 pub struct IdRange {
     pub first: u32,
     pub last: u32,
@@ -60,12 +61,6 @@ impl FromStr for IdRange {
             Some(id) => Err(format!("must not contain {id}, which has another meaning")),
             None => Ok(range),
         }
-    }
-}
-
-impl fmt::Display for IdRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
     }
 }
 

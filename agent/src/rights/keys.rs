@@ -9,13 +9,13 @@ use crate::contact::imds::credentials_in;
 use crate::services::Services;
 use crate::work::obstacle::{Obstacle, patiently};
 use async_trait::async_trait;
+use derive_more::Debug;
 use model::enums::Service;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
 use reqwest::header::DATE;
 use s3::{Access, Keys, S3};
 use serde::Deserialize;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -30,17 +30,12 @@ fn no_credentials(why: String) -> Obstacle {
 }
 
 /// The role of a job, as its supervisor uses it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("JobRole({source:?})")]
 pub struct JobRole {
     pub source: CredentialsSource,
     pub token: String,
     pub services: Services,
-}
-
-impl fmt::Debug for JobRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobRole").field("source", &self.source).finish_non_exhaustive()
-    }
 }
 
 impl JobRole {

@@ -7,12 +7,12 @@ use super::aws_cli::{AwsCli, AwsError};
 use super::person::Person;
 use super::show::Screen;
 use super::{NoAnswer, UsageError, bounded};
+use derive_more::Debug;
 use futures::future::BoxFuture;
 use model::{Cloud, Time};
 use runtime::observation::ObserveError;
 use s3::S3Error;
 use serde::Serialize;
-use std::fmt;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use store::{DbError, Dynamo, Store, WriteError};
 
 pub type WallClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Cluster({dynamo:?})")]
 pub struct Cluster {
     pub store: Store,
     pub dynamo: Dynamo,
@@ -51,12 +52,6 @@ impl Cluster {
     pub(crate) fn as_connected(&self) -> Connect {
         let cluster = self.clone();
         Box::new(move || Box::pin(std::future::ready(Ok(cluster.clone()))))
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cluster({:?})", self.dynamo)
     }
 }
 

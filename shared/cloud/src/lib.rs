@@ -26,6 +26,7 @@ use aws_sdk_ec2::types::{Filter, Reservation};
 use base64::Engine;
 use by_id::ById;
 use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
+use derive_more::Debug;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, NODE_TAG};
@@ -35,7 +36,6 @@ use model::{
     Reach, Refusal, Time,
 };
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,17 +53,12 @@ const DESCRIBE: &str = "DescribeInstances";
 const WOULD_LAUNCH: &str = "DryRunOperation:";
 
 /// EC2 through the AWS SDK.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Ec2({cluster})")]
 pub struct Ec2 {
     client: Client,
     cluster: ClusterName,
     offers: Option<Arc<dyn Offers>>,
-}
-
-impl fmt::Debug for Ec2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ec2({})", self.cluster)
-    }
 }
 
 impl Ec2 {

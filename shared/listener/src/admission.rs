@@ -4,10 +4,10 @@
 //! descriptors. One other user cannot take the whole share of the others.
 //! Does not: find out which user connects (`user` does).
 
+use derive_more::Display;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Uid, geteuid};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -84,23 +84,16 @@ struct Open {
 }
 
 /// Why a connection is closed at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub(crate) enum WhyClosed {
+    #[display("only programs of the owner are answered here")]
     NotTheOwner,
+    #[display("the owner has as many connections as the process can have")]
     OwnerHasAll,
+    #[display("all other users together have as many connections as they may have")]
     OthersHaveAll,
+    #[display("the user has as many connections as one user may have")]
     HasAll,
-}
-
-impl fmt::Display for WhyClosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotTheOwner => "only programs of the owner are answered here",
-            Self::OwnerHasAll => "the owner has as many connections as the process can have",
-            Self::OthersHaveAll => "all other users together have as many connections as they may have",
-            Self::HasAll => "the user has as many connections as one user may have",
-        })
-    }
 }
 
 /// The place of one connection, until it is dropped.

@@ -7,11 +7,11 @@ use crate::Keys;
 use crate::error::S3Error;
 use crate::sign::{self, Signed, signature};
 use crate::xml::text_of;
+use derive_more::Debug;
 use model::error_chain::error_chain;
 use model::stored::S3Place;
 use reqwest::{Method, Response, StatusCode};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ const REFUSAL_BYTES: usize = 16 * 1024;
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// S3 for one caller. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("S3 {{ region: {:?}, endpoint: {:?}, .. }}", _0.region, _0.endpoint)]
 pub struct S3(Arc<Inner>);
 
 struct Inner {
@@ -39,12 +40,6 @@ struct Inner {
     endpoint: Option<String>,
     /// The regions of buckets that are not in `region`, by bucket.
     regions: Mutex<BTreeMap<String, String>>,
-}
-
-impl fmt::Debug for S3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3").field("region", &self.0.region).field("endpoint", &self.0.endpoint).finish_non_exhaustive()
-    }
 }
 
 /// A call before it is signed.

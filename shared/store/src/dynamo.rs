@@ -18,6 +18,7 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use derive_more::Debug;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::{ClusterName, Rng};
@@ -59,16 +60,11 @@ pub fn http_client_believing(roots: &[u8]) -> SharedHttpClient {
     builder.tls_context(context).build_https()
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Dynamo({cluster})")]
 pub struct Dynamo {
     client: Client,
     cluster: ClusterName,
-}
-
-impl fmt::Debug for Dynamo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dynamo({})", self.cluster)
-    }
 }
 
 impl Dynamo {

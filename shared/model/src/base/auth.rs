@@ -6,9 +6,9 @@
 //! Does not: store anything, replace a key or a token, or check signatures (AWS does).
 
 use crate::{BadText, ClusterName, NodeId};
+use derive_more::Debug;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::fmt;
 use std::str::FromStr;
 use subtle::ConstantTimeEq;
 
@@ -16,14 +16,9 @@ use subtle::ConstantTimeEq;
 pub const MIN_KEY_BYTES: usize = 32;
 
 /// The key that the tokens of a local system's nodes are made with. It is never printed.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("NodeKey(…)")]
 pub struct NodeKey(Vec<u8>);
-
-impl fmt::Debug for NodeKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NodeKey(…)")
-    }
-}
 
 impl FromStr for NodeKey {
     type Err = BadText;

@@ -7,8 +7,8 @@
 use crate::names::is_plain_name;
 use crate::text_form::text_form;
 use crate::{BadText, Time};
+use derive_more::{Display, Into};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 pub use ulid::Ulid;
 
@@ -16,7 +16,7 @@ pub use ulid::Ulid;
 pub const SLOT_CEILING: u32 = 100_000;
 
 /// A place for one node: one row of the nodes table. Slot 0 is a slot like any other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display, Into)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Slot(u32);
 
@@ -43,12 +43,6 @@ impl TryFrom<u32> for Slot {
     }
 }
 
-impl From<Slot> for u32 {
-    fn from(s: Slot) -> u32 {
-        s.0
-    }
-}
-
 impl FromStr for Slot {
     type Err = BadText;
     fn from_str(s: &str) -> Result<Self, BadText> {
@@ -56,14 +50,9 @@ impl FromStr for Slot {
     }
 }
 
-impl fmt::Display for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
 /// One life of a slot: `{slot}-{ULID}`, made when the slot is assigned and never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{slot}-{ulid}")]
 pub struct NodeId {
     slot: Slot,
     ulid: Ulid,
@@ -111,14 +100,8 @@ impl FromStr for NodeId {
     }
 }
 
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.slot, self.ulid)
-    }
-}
-
 /// The id of a job: a ULID, so that the order of ids is the order of submission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub struct JobId(Ulid);
 
 impl JobId {
@@ -149,14 +132,9 @@ impl FromStr for JobId {
     }
 }
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
 /// The id of one copy of one member of a job: `{job_id}.{member}.{copy}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
+#[display("{job_id}.{member}.{copy}")]
 pub struct AllocId {
     pub job_id: JobId,
     /// The number of the member, from 0.
@@ -179,16 +157,10 @@ impl FromStr for AllocId {
     }
 }
 
-impl fmt::Display for AllocId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.job_id, self.member, self.copy)
-    }
-}
-
 text_form!(NodeId, JobId, AllocId, ClusterName);
 
 /// The name of a deployment: it names the tables and tags the instances.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display)]
 pub struct ClusterName(String);
 
 impl ClusterName {
@@ -203,12 +175,6 @@ impl FromStr for ClusterName {
     fn from_str(s: &str) -> Result<Self, BadText> {
         let name = is_plain_name(s).then(|| Self(s.to_owned()));
         name.ok_or_else(|| BadText::no("cluster name", s, "1 to 64 letters, digits, '-', '_' or '.'"))
-    }
-}
-
-impl fmt::Display for ClusterName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

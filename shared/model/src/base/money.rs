@@ -4,16 +4,16 @@
 //! Does not: know currencies, or what anything costs.
 
 use crate::{BadText, Span};
+use derive_more::Sum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::iter::Sum;
 use std::ops::Add;
 
 /// The largest amount: a billion dollars.
 const MOST: u64 = 1_000_000_000_000_000;
 
 /// An amount of US dollars, mostly a price per hour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Sum)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Usd(u64);
 
@@ -82,12 +82,6 @@ impl Add for Usd {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0).min(MOST))
-    }
-}
-
-impl Sum for Usd {
-    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
-        amounts.fold(Self::ZERO, Add::add)
     }
 }
 

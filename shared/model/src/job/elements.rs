@@ -14,6 +14,7 @@
 use crate::mistakes::Mistakes;
 use crate::text_form::text_form;
 use crate::{BadText, Ranges};
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,17 +65,22 @@ impl Pack {
 }
 
 /// How an element ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub enum Outcome {
     /// With this exit code.
+    #[display("exit:{_0}")]
     Exit(i32),
     /// By this signal, which nodekeeper did not send.
+    #[display("signal:{_0}")]
     Signal(i32),
     /// The element ran longer than it may.
+    #[display("timeout")]
     Timeout,
     /// The alloc needed more memory than it may use, and the element held the most of it or ran when the alloc ended for that.
+    #[display("memory")]
     Memory,
     /// The element ran when its alloc had written more than its scratch space.
+    #[display("scratch")]
     Scratch,
 }
 
@@ -97,18 +103,6 @@ impl FromStr for Outcome {
         };
         let fault = "is no outcome of an element: exit:CODE, signal:NUMBER, timeout, memory or scratch";
         outcome.ok_or_else(|| BadText::of(text, fault))
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exit(code) => write!(f, "exit:{code}"),
-            Self::Signal(signal) => write!(f, "signal:{signal}"),
-            Self::Timeout => f.write_str("timeout"),
-            Self::Memory => f.write_str("memory"),
-            Self::Scratch => f.write_str("scratch"),
-        }
     }
 }
 

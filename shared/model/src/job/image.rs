@@ -6,8 +6,8 @@
 
 use crate::BadText;
 use crate::text_form::text_form;
+use derive_more::Display;
 use serde::{Deserialize, Deserializer};
-use std::fmt;
 use std::str::FromStr;
 
 /// The longest image reference, in bytes.
@@ -43,7 +43,7 @@ pub fn pinned(image: &str, digest: &ImageDigest) -> String {
 }
 
 /// `sha256:` and 64 hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub struct ImageDigest(String);
 
 impl FromStr for ImageDigest {
@@ -54,12 +54,6 @@ impl FromStr for ImageDigest {
         let fault = "is not the digest of an image: sha256: and 64 hexadecimal digits";
         let is_digest = text.strip_prefix("sha256:").is_some_and(is_hex);
         if is_digest { Ok(Self(text.to_owned())) } else { Err(BadText::of(text, fault)) }
-    }
-}
-
-impl fmt::Display for ImageDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

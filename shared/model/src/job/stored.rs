@@ -14,7 +14,7 @@
 
 use crate::text_form::text_form;
 use crate::{AllocId, BadText, ClusterName};
-use std::fmt;
+use derive_more::Display;
 use std::str::FromStr;
 
 /// How a place begins.
@@ -48,7 +48,8 @@ pub const OUT: &str = "out";
 pub const BOTH: &str = "both";
 
 /// The beginning of the places of all allocs of a cluster: a bucket and perhaps a part of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
+#[display("{SCHEME}{bucket}{}{prefix}", if prefix.is_empty() { "" } else { "/" })]
 pub struct S3Prefix {
     bucket: String,
     /// Empty, or without a slash at its ends.
@@ -56,7 +57,8 @@ pub struct S3Prefix {
 }
 
 /// The place of an output, or of one object of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display("{SCHEME}{bucket}/{key}")]
 pub struct S3Place {
     bucket: String,
     key: String,
@@ -160,19 +162,6 @@ impl FromStr for S3Place {
         let place = parts(text).filter(|(_, key)| is_key(key));
         let (bucket, key) = place.ok_or_else(|| no_place(text))?;
         Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
-    }
-}
-
-impl fmt::Display for S3Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let between = if self.prefix.is_empty() { "" } else { "/" };
-        write!(f, "{SCHEME}{}{between}{}", self.bucket, self.prefix)
-    }
-}
-
-impl fmt::Display for S3Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}/{}", self.bucket, self.key)
     }
 }
 

@@ -17,9 +17,9 @@
 use crate::enums::Arch;
 use crate::{CapacityReservation, CloudError, Span, Time, Usd};
 use async_trait::async_trait;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// The most types of a catalogue. With more, its row would come near to DynamoDB's 400 KB, and each run reads it.
 pub const MAX_TYPES: usize = 400;
@@ -74,14 +74,20 @@ pub struct Subnet {
 }
 
 /// A part of the catalogue, in the order in which the parts are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 pub enum CataloguePart {
+    #[display("instance types")]
     Types,
+    #[display("prices on demand")]
     Prices,
+    #[display("spot prices")]
     SpotPrices,
+    #[display("subnets")]
     Subnets,
+    #[display("capacity reservations")]
     Reservations,
+    #[display("quotas")]
     Quotas,
 }
 
@@ -96,19 +102,6 @@ impl CataloguePart {
             Self::SpotPrices | Self::Quotas => Span::from_s(3_600),
             Self::Subnets | Self::Reservations => Span::from_s(300),
         }
-    }
-}
-
-impl fmt::Display for CataloguePart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Types => "instance types",
-            Self::Prices => "prices on demand",
-            Self::SpotPrices => "spot prices",
-            Self::Subnets => "subnets",
-            Self::Reservations => "capacity reservations",
-            Self::Quotas => "quotas",
-        })
     }
 }
 

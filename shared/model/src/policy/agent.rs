@@ -4,11 +4,12 @@
 //! Does not: fetch it. `infra/boot.sh` does.
 
 use crate::text_form::text_form;
-use std::fmt;
+use derive_more::Display;
 use std::str::FromStr;
 
 /// A file that nodes fetch, and its digest: `s3://BUCKET/KEY#sha256=DIGEST` or `https://…#sha256=DIGEST`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
+#[display("{url}{DIGEST}{sha256}")]
 pub struct AgentFile {
     url: String,
     sha256: String,
@@ -45,12 +46,6 @@ impl FromStr for AgentFile {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once(DIGEST);
         parts.and_then(|(url, sha256)| Self::new(url, sha256)).ok_or(AGENT_FORM)
-    }
-}
-
-impl fmt::Display for AgentFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{DIGEST}{}", self.url, self.sha256)
     }
 }
 

@@ -5,11 +5,12 @@
 //! Does not: insert fast into thousands of ids. A node rarely has that many.
 
 use crate::AllocId;
+use derive_more::Deref;
 use serde::{Deserialize, Serialize};
-use std::ops::Deref;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Deref)]
 #[serde(from = "Vec<AllocId>")]
+#[deref(forward)]
 pub struct AllocIds(Vec<AllocId>);
 
 impl AllocIds {
@@ -38,13 +39,6 @@ impl From<Vec<AllocId>> for AllocIds {
         ids.dedup();
         ids.shrink_to_fit();
         Self(ids)
-    }
-}
-
-impl Deref for AllocIds {
-    type Target = [AllocId];
-    fn deref(&self) -> &[AllocId] {
-        &self.0
     }
 }
 

@@ -5,10 +5,10 @@
 
 use crate::enums::ActionName;
 use crate::{Life, NodeId, Offering, Rng, Span, Time, Usd};
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use ulid::Ulid;
 
@@ -41,25 +41,18 @@ impl From<&Life> for PastLife {
 }
 
 /// What an event is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
 pub enum Subject {
     /// A slot, and the node that lives in it.
+    #[display("slot#{_0}")]
     Slot(crate::ids::Slot),
+    #[display("job#{_0}")]
     Job(crate::ids::JobId),
+    #[display("alloc#{_0}")]
     Alloc(crate::ids::AllocId),
     /// The whole fleet.
+    #[display("cluster")]
     Cluster,
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Slot(slot) => write!(f, "slot#{slot}"),
-            Self::Job(job) => write!(f, "job#{job}"),
-            Self::Alloc(alloc) => write!(f, "alloc#{alloc}"),
-            Self::Cluster => f.write_str("cluster"),
-        }
-    }
 }
 
 /// A row of the events table.

@@ -7,28 +7,18 @@ use super::{from_item, key_text};
 use crate::db::{DbError, Row};
 use crate::tables::Table;
 use aws_sdk_dynamodb::types::AttributeValue;
+use derive_more::{Debug, Display};
 use model::{AllocId, JobId, NodeId, Slot};
 use serde::de::DeserializeOwned;
-use std::fmt;
 
 /// A row that cannot be read as the model's type.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Debug, Display)]
+#[display("row {} of table {} cannot be read: {detail}", self.key(), table.suffix())]
+#[debug("Unreadable({self})")]
 pub struct Unreadable {
     pub table: Table,
     pub detail: String,
     row: Row,
-}
-
-impl fmt::Debug for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Unreadable({self})")
-    }
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "row {} of table {} cannot be read: {}", self.key(), self.table.suffix(), self.detail)
-    }
 }
 
 impl Unreadable {

@@ -17,10 +17,10 @@ pub use crate::enums::Form;
 use crate::mistakes::{Mistakes, shown};
 use crate::text_form::text_form;
 use crate::{AllocId, BadText, JobId, S3Place};
+use derive_more::Display;
 pub use pattern::{Matching, Pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::str::FromStr;
 
 /// The most inputs of a job.
@@ -41,7 +41,8 @@ pub const WORK_DIRECTORY: &str = ".";
 pub type Inputs = BTreeMap<String, Source>;
 
 /// A content that is stored by its digest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Display)]
+#[display("{form}:{sha256}:{bytes}")]
 pub struct Content {
     pub form: Form,
     /// 64 hexadecimal digits in lower case.
@@ -50,11 +51,12 @@ pub struct Content {
 }
 
 /// Where an input comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
 pub enum Source {
     Content(Content),
     Object(S3Place),
     /// An output of another job. It becomes [`Source::Content`] when an alloc is placed.
+    #[display("job:{job_id}/{member}/{path}")]
     Output {
         job_id: JobId,
         member: u32,
@@ -84,7 +86,8 @@ impl Checkpoint {
 pub const CHECKPOINT_PLACES: u8 = 3;
 
 /// An output that a job wants kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
+#[display("{path}{}", to.as_ref().map(|place| format!("={place}")).unwrap_or_default())]
 pub struct Output {
     /// A file or a folder in the work directory, or a [pattern](Pattern) of such.
     pub path: String,
@@ -272,31 +275,6 @@ impl FromStr for Output {
             }
         };
         Ok(Self { path: path.to_owned(), to })
-    }
-}
-
-impl fmt::Display for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.form, self.sha256, self.bytes)
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Content(content) => content.fmt(f),
-            Self::Object(place) => place.fmt(f),
-            Self::Output { job_id, member, path } => write!(f, "job:{job_id}/{member}/{path}"),
-        }
-    }
-}
-
-impl fmt::Display for Output {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.to {
-            None => f.write_str(&self.path),
-            Some(place) => write!(f, "{}={place}", self.path),
-        }
     }
 }
 
