@@ -1,22 +1,18 @@
-//! Keeps open what others read from, so that those who write there can save their work.
+//! Reads from pipes in place of processes that are halted or have ended, so that those who write there can save their work.
 //!
-//! The signal may end a reader, and whoever writes to its pipe then ends by SIGPIPE, and on its terminal by HUP.
-//!
-//! Guarantees: while a process that handles the signal writes to a pipe, the pipe has a reader and never stays full; a terminal of the
-//! command stays. Nothing is read while another process may read it.
-//! Does not: see sockets, or keep what was printed. An agent without the right to look into the job's processes keeps nothing.
+//! Guarantees: while a process that handles the signal writes to a pipe, the pipe has a reader and never stays full. Nothing is read while
+//! another process of the command may read it.
+//! Does not: see sockets, or keep what was printed. An agent without the right to look into the job's processes reads nothing.
 
-use super::{ProcessEntry, is_alive, text};
+use super::{ProcessEntry, is_alive, is_halted, text};
 use nix::libc::O_NONBLOCK;
 use nix::sys::signal::Signal;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
-/// The most pipes and terminals that are kept.
+/// The most pipes that are kept.
 const MAX: usize = 64;
 /// How much of a pipe is read at a time, in bytes: as much as one usually holds.
 const PIPE_BYTES: usize = 64 << 10;
@@ -25,10 +21,7 @@ const PIPE_BYTES: usize = 64 << 10;
 pub(super) type Pipe = (u64, u64);
 
 #[derive(Debug, Default)]
-pub(super) struct KeptReaders {
-    pipes: BTreeMap<Pipe, KeptPipe>,
-    terminals: Vec<OwnedFd>,
-}
+pub(super) struct KeptReaders(BTreeMap<Pipe, KeptPipe>);
 
 #[derive(Debug)]
 struct KeptPipe {
@@ -47,15 +40,13 @@ impl KeptReaders {
         let to: BTreeSet<Pipe> = saving.into_iter().flat_map(written).collect();
         for process in found {
             for (fd, path) in open_files(process.pid) {
-                if self.pipes.len() + self.terminals.len() >= MAX {
+                if self.0.len() >= MAX {
                     return;
                 }
-                if is_terminal(&path) {
-                    self.terminals.extend(taken(process.pid, &fd));
-                } else if let Some(pipe) = pipe(process.pid, &fd, 0o400).filter(|pipe| to.contains(pipe)) {
+                if let Some(pipe) = pipe(process.pid, &fd, 0o400).filter(|pipe| to.contains(pipe)) {
                     // A file of its own, so that it can be read without a wait.
                     let Ok(file) = File::options().read(true).custom_flags(O_NONBLOCK).open(&path) else { continue };
-                    let kept = self.pipes.entry(pipe).or_insert(KeptPipe { file, readers: Vec::new() });
+                    let kept = self.0.entry(pipe).or_insert(KeptPipe { file, readers: Vec::new() });
                     kept.readers.push(*process);
                 }
             }
@@ -64,10 +55,10 @@ impl KeptReaders {
 
     /// Reads what nobody else will read. Call this again and again.
     pub(super) fn go_on(&mut self) {
-        let mut bytes = vec![0; if self.pipes.is_empty() { 0 } else { PIPE_BYTES }];
-        self.pipes.retain(|_, kept| {
+        let mut bytes = vec![0; if self.0.is_empty() { 0 } else { PIPE_BYTES }];
+        self.0.retain(|_, kept| {
             kept.readers.retain(|p| is_alive(p.pid, p.start_ticks));
-            if !kept.readers.is_empty() {
+            if !kept.readers.iter().all(|p| is_halted(p.pid)) {
                 return true;
             }
             // The end of the file says that nobody writes any more.
@@ -77,20 +68,14 @@ impl KeptReaders {
 }
 
 /// The descriptors of a process, and their paths.
-fn open_files(pid: i32) -> impl Iterator<Item = (String, String)> {
+pub(super) fn open_files(pid: i32) -> impl Iterator<Item = (String, String)> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.filter_map(|fd| Some((fd.file_name().to_str()?.to_owned(), fd.path().to_str()?.to_owned())))
 }
 
 /// Whether this is the end of a terminal that `script`, `tmux` and others read from.
-fn is_terminal(path: &str) -> bool {
+pub(super) fn is_terminal(path: &str) -> bool {
     fs::read_link(path).is_ok_and(|file| file.ends_with("ptmx"))
-}
-
-/// The same open file for this process.
-fn taken(pid: i32, fd: &str) -> Option<OwnedFd> {
-    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    pidfd_getfd(process, fd.parse().ok()?, PidfdGetfdFlags::empty()).ok()
 }
 
 pub(super) fn handles(pid: i32, signal: Signal) -> bool {

@@ -1,22 +1,23 @@
 //! A signal to all processes of a command, in an order that lets each of them save its work.
 //!
-//! * A process that the signal ends takes the reader of its output away from a process that lives on: what writes to `| tee log` would
-//!   then end by SIGPIPE in the middle of its save. So such a reader ends with its input, and gets the signal only if it does not.
-//! * A reader that does not read its standard input, such as the shell of `$(…)`, a launcher or a terminal (`tmux`), gets the signal
-//!   with the others. Its end of the pipe or terminal is kept open, so that those who write there live on ([`kept`](super::kept)).
-//! * The first process on a terminal takes it away from the others, who end by HUP. So it gets the signal when they have ended.
+//! * A process that the signal would end, and that has one below it which handles the signal, would take much away from it: the reader
+//!   of its output (`r=$(…)`, a launcher), its terminal, or its life (PR_SET_PDEATHSIG). So it is halted, and gets the signal when those
+//!   below it have ended. What it would read meanwhile is read for it ([`kept`](super::kept)). What keeps a terminal for others goes on
+//!   and copies, and gets the signal as late.
+//! * The reader of a pipe on its standard input, such as `| tee log`, goes on until its input ends, and gets the signal only if it goes
+//!   on after that.
 //! * A program such as `timeout` passes each signal on to those below it, which have got it already, and a second one often means "at
 //!   once". So it gets none, and ends with what it waits for. A shell with a trap may pass the signal on, too: it gets it when those
 //!   below it that handle it have ended, or when its patience is over.
 //!
 //! Guarantees: each process that was found gets the signal at most once. A reader that handles the signal itself gets it with the others,
 //! and so does one that reads only from what the signal ends: it never takes the end of cut input for a whole one.
-//! Does not: see that a program which is no shell passes a signal on.
+//! Does not: see that a program which is no shell passes a signal on, or end early what waits for the end of one that is halted.
 
-use super::kept::{KeptReaders, Pipe, handles, has, pipe, written};
+use super::kept::{KeptReaders, Pipe, handles, has, is_terminal, open_files, pipe, written};
 use super::{ProcessEntry, is_alive, send, send_group, text};
 use nix::sys::signal::Signal;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Programs that run another one and pass on to it, or to its process group, the signals that they get.
@@ -61,9 +62,18 @@ impl Notice {
         self.kept.keep(found, signal);
         self.shells_until = Some(Instant::now() + self.patience);
         let later = |process, time| Later { process, time, free_since: None };
-        let with_input = readers(found, found, signal).into_iter().map(|reader| later(reader, WITH_INPUT));
-        let of_others = [passing_shells(found, found, signal), terminal_leaders(found, found, signal)].concat();
-        self.later = with_input.chain(of_others.into_iter().map(|process| later(process, Duration::ZERO))).collect();
+        let with_input = readers(found, found, signal);
+        let above = above(found, signal);
+        let is_later = |p: &&ProcessEntry| above.contains(&p.pid) && !with_input.contains(p);
+        let of_others =
+            found.iter().filter(is_later).filter(|p| would_end(p.pid, signal) || is_trapping_shell(p.pid, signal));
+        let after_others = of_others.map(|process| later(*process, Duration::ZERO));
+        self.later = with_input.iter().map(|reader| later(*reader, WITH_INPUT)).chain(after_others).collect();
+        for Later { process, time, .. } in &self.later {
+            if time.is_zero() && would_end(process.pid, signal) && !keeps_terminal(process) {
+                send(process.pid, Signal::SIGSTOP);
+            }
+        }
         let waits = self.later.iter().map(|later| later.process);
         let apart: Vec<ProcessEntry> = found.iter().filter(|p| passes_on(p, found)).copied().chain(waits).collect();
         let parted: BTreeSet<i32> = apart.iter().map(|p| p.group).chain([shared]).collect();
@@ -83,12 +93,16 @@ impl Notice {
         self.later.retain(|later| is_alive(later.process.pid, later.process.start_ticks));
         let Some(signal) = self.signal.filter(|_| !self.later.is_empty()) else { return };
         let (of, all): (Vec<ProcessEntry>, _) = (self.later.iter().map(|later| later.process).collect(), found());
-        let mut wait = [readers(&of, &all, signal), terminal_leaders(&of, &all, signal)].concat();
-        if self.shells_until.is_some_and(|until| now < until) {
-            wait.extend(passing_shells(&of, &all, signal));
-        }
+        let (readers, above) = (readers(&of, &all, signal), above(&all, signal));
+        let are_shells_patient = self.shells_until.is_some_and(|until| now < until);
         self.later.retain_mut(|later| {
-            later.free_since = if wait.contains(&later.process) { None } else { later.free_since.or(Some(now)) };
+            let Later { process, time, .. } = later;
+            let waits = if time.is_zero() {
+                above.contains(&process.pid) && (are_shells_patient || would_end(process.pid, signal))
+            } else {
+                readers.contains(process)
+            };
+            later.free_since = if waits { None } else { later.free_since.or(Some(now)) };
             let is_due = later.free_since.is_some_and(|since| now.duration_since(since) >= later.time);
             if is_due {
                 send(later.process.pid, signal);
@@ -107,7 +121,7 @@ struct PipeWriter {
 
 /// Those of these processes that the signal would end while others, which live on, write to them.
 fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
-    let reads = of.iter().filter_map(|p| Some((p, pipe(p.pid, "0", 0o400)?))).filter(|(p, _)| !lives_on(p.pid, signal));
+    let reads = of.iter().filter_map(|p| Some((p, pipe(p.pid, "0", 0o400)?))).filter(|(p, _)| would_end(p.pid, signal));
     let mut reads: Vec<(&ProcessEntry, Pipe)> = reads.collect();
     if reads.is_empty() {
         return Vec::new();
@@ -129,25 +143,34 @@ fn readers(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<Pro
     }
 }
 
-/// Those of these shells that have a trap for the signal, and below them a process that handles it.
-fn passing_shells(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
-    let is_below = |p: &ProcessEntry, shell: &ProcessEntry| {
-        let parent = |p: &ProcessEntry| all.iter().find(|other| other.pid == p.parent && other.pid != p.pid).copied();
-        // As often as there are processes: while they are read, pids may come again and make a circle.
-        std::iter::successors(parent(p), parent).take(all.len()).any(|parent| parent.pid == shell.pid)
-    };
-    let shells = of.iter().filter(|p| is_named(p.pid, &SHELLS) && handles(p.pid, signal));
-    shells
-        .filter(|shell| all.iter().any(|p| is_below(p, shell) && !p.zombie && handles(p.pid, signal)))
-        .copied()
-        .collect()
+/// The processes that have one below them which handles the signal.
+fn above(all: &[ProcessEntry], signal: Signal) -> BTreeSet<i32> {
+    let parents: BTreeMap<i32, i32> = all.iter().map(|p| (p.pid, p.parent)).collect();
+    let mut above = BTreeSet::new();
+    for saving in all.iter().filter(|p| handles(p.pid, signal) && is_alive(p.pid, p.start_ticks)) {
+        let mut at = saving.parent;
+        while above.insert(at)
+            && let Some(parent) = parents.get(&at)
+        {
+            at = *parent;
+        }
+    }
+    above
 }
 
-/// Those of these processes that the signal would end, and that lead a session on a terminal in which a process handles it.
-fn terminal_leaders(of: &[ProcessEntry], all: &[ProcessEntry], signal: Signal) -> Vec<ProcessEntry> {
-    let leaders = of.iter().filter(|p| p.pid == p.session && p.has_terminal && !lives_on(p.pid, signal));
-    let saves = |leader: &ProcessEntry| all.iter().any(|p| p.session == leader.pid && handles(p.pid, signal));
-    leaders.filter(|leader| saves(leader)).copied().collect()
+/// Whether this is a shell with a trap for the signal.
+fn is_trapping_shell(pid: i32, signal: Signal) -> bool {
+    is_named(pid, &SHELLS) && handles(pid, signal)
+}
+
+/// Whether others have their terminal of this process: it leads their session, or copies what they write.
+fn keeps_terminal(process: &ProcessEntry) -> bool {
+    process.pid == process.session && process.has_terminal
+        || open_files(process.pid).any(|(_, path)| is_terminal(&path))
+}
+
+fn would_end(pid: i32, signal: Signal) -> bool {
+    !lives_on(pid, signal)
 }
 
 /// Whether a process handles or ignores this signal.
@@ -207,7 +230,7 @@ mod tests {
             (passes(&format!("timeout 100 {twice}")), "saved\n"),
             // A shell that must save itself gets the signal after its program.
             (format!("trap 'cat out >>all; mv all out; exit' TERM; {twice} & while :; do sleep 0.01; done"), "saved\n"),
-            // Who reads dies at once.
+            // Who reads is halted.
             (format!("r=$(sh -c '{prints}'); echo $r"), "saved\n"),
             (format!("echo '{prints}' >prints; script -qefc 'sh prints; true' typed >typed2"), "saved\n"),
             // What a terminal holds is less than a pipe.
@@ -217,6 +240,10 @@ mod tests {
                 ),
                 "saved\n",
             ),
+            // The next line never begins.
+            (format!("{twice}; echo next >>out"), "saved\n"),
+            // It would die with its parent.
+            (format!("setpriv --pdeathsig KILL {twice} & wait"), "saved\n"),
             // Nothing saves here. Who counts must not believe that the end came by itself.
             ("yes | sh -c 'cat >log; echo whole >out'".to_owned(), ""),
             // Who handles the signal decides for itself, and at once: this writer waits for that.
