@@ -26,6 +26,11 @@ STEPS = """at=kept/${NODEKEEPER_ARRAY_INDEX:-0}
 n=$(cat $at 2>/dev/null || echo 0)
 while [ $n -lt 12 ]; do sleep 0.5; n=$((n + 1)); echo ${NODEKEEPER_ARRAY_INDEX:-0} $n; echo $n > $at.new; mv $at.new $at; done
 """
+# A step each half second, and a log that grows all the time.
+LOGS = """n=$(cat k/step 2>/dev/null || echo 0); echo from $n
+while :; do echo $n >> k/log; done &
+while :; do sleep 0.5; n=$((n + 1)); echo $n > k/new; mv k/new k/step; done
+"""
 FILES = ["--in", "program.sh", "--in", "run.sh", "--keep", "kept"]
 KINDS = {
     "process": [*FILES, "--", "bash", "run.sh"],
@@ -51,6 +56,11 @@ WAYS = {
     "cancel": (lambda local, job_id: local.run("cancel", job_id), ["--stop-signal", "USR1"]),
     "time limit": (lambda *_: None, ["--timeout", "15"]),
 }
+NOTICE = ["--stop-signal", "USR1", "--stop-notice", "8"]
+WAYS |= {
+    "drain with a notice": (WAYS["drain"][0], NOTICE),
+    "time limit with a notice": (lambda *_: None, [*NOTICE, "--timeout", "20", "--retry", "timeout=again,pause=1s"]),
+}
 
 
 def main():
@@ -68,7 +78,26 @@ def main():
         # The policy of a local system allows six machines, and a job that its machine takes with it has one of its own.
         for ways in (["spot warning", "drain"], ["cancel", "time limit"]):
             saved(local, {(way, kind): options for way in ways for kind, options in kinds.items()})
+        # The first process is the program, and ends with 0.
+        alone = {kind: [*options[:-2], "sh", "program.sh"] for kind, options in kinds.items()}
+        saved(local, {(way, kind): options for way in ("drain with a notice", "time limit with a notice") for kind, options in alone.items()})
         goes_on(local, kinds)
+        grows(local)
+
+
+def grows(local):
+    """The checkpoint of a running job is stored although a log in its folder grows, and is there after the sudden loss of its node."""
+    job = lambda: json.loads(local.run("job", "grows", "--json").stdout)
+    said = local.run("submit", "--name", "grows", "--exclusive", "--keep", "k", "--keep-every", "10", "--", "sh", "-c", LOGS)
+    check("a job with a log that grows is submitted", said.returncode == 0, said)
+    wait_until("its checkpoint is stored", lambda: job().get("checkpoints"))
+    instance = node_of(local, job()["job_id"])["instance_id"]
+    end = urllib.request.Request(f"{local.environment()['AWS_ENDPOINT_URL_EC2']}/_stand-in/instances/{instance}/terminate", method="POST")
+    urllib.request.urlopen(end, timeout=30).close()
+    after = lambda: [line for a in job()["all_allocs"][1:] for line in local.run("logs", a["alloc_id"]).stdout.splitlines()]
+    wait_until("the next try begins", after)
+    check("it goes on where it was", int(after()[0].removeprefix("from ")) > 0, after())
+    local.run("cancel", job()["job_id"])
 
 
 def goes_on(local, kinds):
@@ -107,7 +136,7 @@ def saved(local, cases):
         wait_until(f"{' '.join(case)}: it ends", lambda case=case: alloc(case)["client"] in ("complete", "failed", "lost"))
         printed = local.run("logs", alloc(case)["alloc_id"]).stdout
         check(f"{' '.join(case)}: it has saved its work", "saved" in printed and "finished" not in printed, printed)
-    for way, kind in (case for case in cases if case[0] == "drain"):
+    for way, kind in (case for case in cases if case[0] == "drain" or "notice" in case[0]):
         after = lambda way=way, kind=kind: [local.run("logs", a["alloc_id"]).stdout for a in job((way, kind))["all_allocs"][1:]]
         wait_until(f"{way} {kind}: the next try begins", lambda after=after: any("training" in said for said in after()))
         check(f"{way} {kind}: it begins with what was saved", any("training step 42" in said for said in after()), after())

@@ -49,11 +49,21 @@ async fn the_signal_comes_before_the_time_limit_and_the_command_knows_when_that_
     assert_eq!((end.client, &end.cause), (ClientStatus::Failed, &Some(EndCause::OverTime { limit_s: 4 })));
     let tail = end.run.log_tail.unwrap();
     assert!(["4\nnoticed\nasked\n", "3\nnoticed\nasked\n"].contains(&tail.as_str()), "{tail}");
-    // A command that ends after the notice is not over its time.
-    let mut node = TestNode::new().await;
-    node.with(|p| p.order(vec![noticed("trap 'exit 75' USR1; while :; do sleep 0.1; done", 2, 4)]));
-    node.start(&[]);
-    assert_eq!(node.end_of(0).await.cause, Some(EndCause::Exited { code: 75 }));
+    // A command that ends after the notice is not over its time, unless it has perhaps only saved its work.
+    let over_time = EndCause::OverTime { limit_s: 4 };
+    for (code, keep, cause) in [
+        (75, None, EndCause::Exited { code: 75 }),
+        (0, None, EndCause::Exited { code: 0 }),
+        (75, Some("kept"), EndCause::Exited { code: 75 }),
+        (0, Some("kept"), over_time),
+    ] {
+        let mut node = TestNode::new().await;
+        let mut order = noticed(&format!("trap 'exit {code}' USR1; while :; do sleep 0.1; done"), 2, 4);
+        order.work.keep = keep.map(str::to_owned);
+        node.with(|p| p.order(vec![order]));
+        node.start(&[]);
+        assert_eq!(node.end_of(0).await.cause, Some(cause), "{code}, {keep:?}");
+    }
 }
 
 #[tokio::test]

@@ -59,12 +59,15 @@ pub struct ElementsStart {
     /// The time limit of each element, in seconds; 0 for none.
     timeout_s: u64,
     policy: FailurePolicy,
+    /// Whether the next try goes on with what a try has saved.
+    keeps: bool,
 }
 
 impl ElementsStart {
     pub fn of(order: &AllocOrder) -> Option<Self> {
-        let (timeout_s, policy) = (order.work.timeout_s, order.failure_policy.clone());
-        order.work.pack.clone().map(|pack| Self { pack, timeout_s, policy })
+        let (timeout_s, policy, keeps) =
+            (order.work.timeout_s, order.failure_policy.clone(), order.work.keep.is_some());
+        order.work.pack.clone().map(|pack| Self { pack, timeout_s, policy, keeps })
     }
 }
 
@@ -296,6 +299,7 @@ struct ElementEnd<'a> {
     remains: Element,
     stops: Stops,
     policy: &'a FailurePolicy,
+    keeps: bool,
     /// The orders to the alloc: the notice of a stop, the stop.
     order: Order,
     /// Whether its time limit has asked it to stop.
@@ -307,7 +311,8 @@ impl<'a> ElementEnd<'a> {
         let (policy, first) = (&elements.policy, first.map_or(0, |pid| pid as i32));
         let stops = Stops::new(policy, elements.timeout_s, Instant::now());
         let notice = Notice::new(Duration::from_secs(policy.kill_timeout_s));
-        let mut end = Self { remains: Element::new(first, notice), stops, policy, order: Order::Run, is_late: false };
+        let remains = Element::new(first, notice);
+        let mut end = Self { remains, stops, policy, keeps: elements.keeps, order: Order::Run, is_late: false };
         end.order(order);
         end
     }
@@ -349,17 +354,19 @@ impl<'a> ElementEnd<'a> {
         if self.has_begun() { self.remains.have_ended(has_first_ended) } else { has_first_ended }
     }
 
-    /// `own` is how its first process ended. What ended by a signal of ours has not ended by itself.
+    /// `own` is how its first process ended. What ended by a signal of ours has not ended by itself. What can go on later, and succeeds
+    /// after the notice, has perhaps only saved its work.
     fn outcome(&self, own: Outcome) -> Option<Outcome> {
         let notice = self.policy.notice_signal().number();
         let is_of_notice = [Outcome::Signal(notice), Outcome::Exit(SHELL_SIGNAL.saturating_add(notice))].contains(&own);
+        let has_saved = self.keeps && own == Outcome::SUCCESS;
         match self.order {
             _ if self.is_late => Some(Outcome::Timeout),
             Order::Stop => None,
             // An element that succeeded after the notice has perhaps ended by itself, so its success counts.
-            Order::Notice if own == Outcome::SUCCESS => Some(own),
+            Order::Notice if own == Outcome::SUCCESS && !has_saved => Some(own),
             Order::Notice => None,
-            Order::Run if self.stops.has_begun() && is_of_notice => Some(Outcome::Timeout),
+            Order::Run if self.stops.has_begun() && (is_of_notice || has_saved) => Some(Outcome::Timeout),
             Order::Run => Some(own),
         }
     }

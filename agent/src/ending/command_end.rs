@@ -104,11 +104,12 @@ impl<'a> CommandEnd<'a> {
         };
         let AllocOrder { needs, work, failure_policy, .. } = &self.task.order;
         let of_notice = SIGNALLED.saturating_add(failure_policy.notice_signal().number());
+        let has_saved = work.keep.is_some() && own == EndCause::Exited { code: 0 };
         match self.reason {
             Some(EndCause::Stopped { why, .. }) => EndCause::Stopped { why, code: own.exit_code() },
             Some(reason) => reason,
-            // Only the notice of the time limit has been sent, and ended it.
-            None if self.stops.has_begun() && own.exit_code() == Some(of_notice) => {
+            // Only the notice of the time limit has been sent, and ended it. What can go on later has perhaps only saved its work.
+            None if self.stops.has_begun() && (own.exit_code() == Some(of_notice) || has_saved) => {
                 EndCause::OverTime { limit_s: work.timeout_s }
             }
             // A command that goes on after it lost a process, and succeeds, has succeeded.
