@@ -200,6 +200,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -209,6 +210,13 @@ mod tests {
         assert_eq!((args.on_gone.as_str(), args.stop_after_s), ("poweroff", None));
         assert!(AgentArgs::try_parse_from(["nodekeeper-agent", "--stop-after-s", "-1"]).is_err());
         assert!(AgentArgs::try_parse_from(["nodekeeper-agent", "--stop-after-s", "inf"]).is_err());
+    }
+
+    #[test]
+    fn the_policy_knows_each_option() {
+        let command = AgentArgs::command();
+        let own: BTreeSet<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        assert_eq!(own, model::policy::AGENT_OPTIONS.split(' ').collect());
     }
 
     #[test]

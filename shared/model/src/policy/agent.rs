@@ -19,6 +19,9 @@ pub struct AgentFile {
 pub(super) const AGENT_FORM: &str =
     "the place of the agent and its digest: s3://BUCKET/KEY#sha256=… or https://…#sha256=… with 64 hexadecimal digits";
 
+/// The options that `agent.options` may have. A test of the agent compares them with its own.
+pub const AGENT_OPTIONS: &str = "address allow-metadata boot-id busy-check busy-check-every-s config containers data-dir destroy-timeout-s gpus-from imds-url instance-id job-uids keep-inputs-mib keep-output-mib max-destroys max-tasks no-imds on-gone region stop-after-s stop-work-on-exit unisolated";
+
 const DIGEST: &str = "#sha256=";
 const MAX_URL_BYTES: usize = 1024;
 

@@ -4,7 +4,7 @@
 //! if every single knob is right.
 //! Does not: know what a knob means; the table does.
 
-use super::agent::{AGENT_FORM, AgentFile};
+use super::agent::{AGENT_FORM, AGENT_OPTIONS, AgentFile};
 use super::{
     Fallback, KNOBS, Knob, KnobKind, MAX_SHARES, Policy, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS, SeveralTypes, Size,
 };
@@ -252,6 +252,19 @@ impl Checker {
         }
     }
 
+    /// An agent with a wrong option ends at once, and its instance is paid until the boot time-out.
+    fn agent_options(&mut self, options: &str) {
+        if ['\'', '"'].iter().any(|quote| options.matches(*quote).count() % 2 == 1) {
+            self.wrong("agent.options", "has a quote that does not end");
+        }
+        let mut named = options.split_ascii_whitespace().filter_map(|word| word.strip_prefix("--")?.split('=').next());
+        if let Some(unknown) = named.find(|name| AGENT_OPTIONS.split(' ').all(|option| option != *name)) {
+            let message =
+                format!("--{unknown} is no option of the agent, which would not start: it has {AGENT_OPTIONS}");
+            self.wrong("agent.options", message);
+        }
+    }
+
     /// Checks what depends on more than one knob.
     fn whole(&mut self, policy: &Policy) {
         if policy.nodes.min > policy.nodes.max {
@@ -266,6 +279,7 @@ impl Checker {
             let message = format!("{cap} allows no node: the cheapest size, {name}, costs {price} an hour");
             self.wrong("nodes.max_price_per_hour", message);
         }
+        self.agent_options(&policy.agent.options);
         let (pause_s, most_s) = (policy.retry.pause_s, policy.retry.most_s);
         if pause_s > most_s {
             self.wrong("retry.most_s", format!("{most_s} is less than retry.pause_s = {pause_s}, the first wait"));

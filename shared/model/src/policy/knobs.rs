@@ -248,7 +248,7 @@ pub const SIZE_KNOBS: &[Knob] = knobs! {
     "name", KnobKind::Name, required: "the name in this policy";
     "instance_type", KnobKind::Name, required: "the name in EC2, like m7a.large";
     "vcpus", KnobKind::Whole(1, 1 << 20), required: "vCPUs";
-    "memory_mib", KnobKind::Whole(1, 1 << 32), required: "memory, in MiB";
+    "memory_mib", KnobKind::Whole(64, 1 << 26), required: "memory, in MiB";
     SCRATCH;
     "gpus", KnobKind::Whole(0, 1 << 20), "0": "GPUs";
     "gpu_type", KnobKind::Label, "null": "the model of its GPUs, like a10g: jobs may ask for it; not set: no job that asks";

@@ -18,7 +18,7 @@ mod tests;
 mod types;
 
 pub use crate::enums::{Fallback, Generation};
-pub use agent::AgentFile;
+pub use agent::{AGENT_OPTIONS, AgentFile};
 pub use check::{BadPolicy, Mistake};
 pub use knobs::{
     KNOBS, Knob, KnobKind, MAX_USER_DATA_BYTES, OWN_USER_DATA_BYTES, SEVERAL_KNOBS, SHARE_KNOBS, SIZE_KNOBS,

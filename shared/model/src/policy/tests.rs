@@ -79,7 +79,7 @@ fn ten_mistakes_are_ten_messages() {
         name = "a b"
         instance_type = "m7a.large"
         vcpus = 2
-        memory_mib = 1
+        memory_mib = 1024
         price_per_hour = 1
     "#;
     let BadPolicy(mistakes) = Policy::from_toml(text).unwrap_err();
@@ -122,7 +122,7 @@ fn with(section: &str, line: &str) -> Result<Policy, BadPolicy> {
     let launch = if line.starts_with("template") { "" } else { "template = \"nodekeeper\"" };
     let section = if section == "launch" { String::new() } else { format!("[{section}]\n") };
     Policy::from_toml(&format!(
-        "[launch]\n{launch}\n{section}{line}\n[[size]]\nname = \"s\"\ninstance_type = \"m7a.large\"\nvcpus = 2\nmemory_mib = 1\n\
+        "[launch]\n{launch}\n{section}{line}\n[[size]]\nname = \"s\"\ninstance_type = \"m7a.large\"\nvcpus = 2\nmemory_mib = 1024\n\
          price_per_hour = 1\n"
     ))
 }
@@ -166,13 +166,15 @@ fn what_ec2_certainly_refuses_is_a_mistake() {
         ("shutdown", "windows_min = [nan]", "shutdown.windows_min"),
         ("nodes", "max_price_per_hour = 0.99", "nodes.max_price_per_hour"),
         ("retry", "pause_s = 100\nmost_s = 10", "retry.most_s"),
+        ("agent", "options = \"--no-imds --nosuch=1\"", "agent.options"),
+        ("agent", "options = \"--on-gone 'poweroff\"", "agent.options"),
     ] {
         let BadPolicy(mistakes) = with(section, line).expect_err(line);
         assert_eq!(mistakes.iter().map(|m| m.path.as_str()).collect::<Vec<_>>(), [path], "{line}: {mistakes:?}");
     }
     let error = with("launch", "template = \"nodekeeper:$Latest\"").unwrap_err().to_string();
     assert!(error.contains(":7 pins version 7"), "{error}");
-    let size = "[launch]\ntemplate = \"nodekeeper\"\n[[size]]\nname = \"s\"\ninstance_type = \"m\"\nvcpus = 2\nmemory_mib = 1\n\
+    let size = "[launch]\ntemplate = \"nodekeeper\"\n[[size]]\nname = \"s\"\ninstance_type = \"m\"\nvcpus = 2\nmemory_mib = 1024\n\
                 price_per_hour = nan\nmax = nan";
     let error = Policy::from_toml(size).unwrap_err().to_string();
     assert!(
