@@ -295,6 +295,9 @@ def full_disk(user):
         keep = "[ -s k/x ] && exec cksum k/x; head -c 25000000 /dev/zero > k/x; exit 3"
         kept = user.run("run", "--name", "keeps", "--keep", "k", "--retry", "exit:3=again*2,pause=1s", "--", "sh", "-c", keep)
         check("a checkpoint of more than half of the disk comes back", kept.returncode == 0 and "25000000" in kept.stdout, kept)
+        user.run("run", "--name", "caches", "--cache", "c", "--", "sh", "-c", "head -c 60000000 /dev/zero > $NODEKEEPER_CACHE_C/x || true")
+        user.write("in10", "x" * 10_000_000)
+        user.completes("an unused cache makes room for what comes next", "10000000\n", "--in", "in10", "--", "sh", "-c", "wc -c < in10")
 
 
 def main():

@@ -143,7 +143,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
     let ends = end_pipe::open(&args.data_dir.join(END_PIPE))?;
     let outputs = Outputs::open(&data_dir, file.node_id, args.keep_output_mib);
     let handles = HandleStore::new(&data_dir, containers.clone(), outputs.clone());
-    let sweeper = Sweeper::new(handles, usize::from(args.max_destroys), args.destroy_timeout_s);
+    let sweeper = Sweeper::new(handles.clone(), usize::from(args.max_destroys), args.destroy_timeout_s);
     let (allocs, gpu_samples) = (data_dir.allocs(), data_dir.gpu_samples());
     let state = Arc::new(SharedNode::new(Node::new(identity, durable), data_dir));
     // A task of its own: jobs may keep it busy.
@@ -161,6 +161,7 @@ async fn work(config: AgentConfig, known: NodeSetup, shutdown: impl Future<Outpu
         () = sweeper.run(&state, &client, &file.sweep_url) => EndReason::Gone,
         ended = reconciling.join_next() => bail!("the loop that starts and stops allocs failed: {ended:?}"),
         () = inputs => EndReason::OnRequest,
+        () = handles.keep_room(&state) => EndReason::OnRequest,
         () = end_pipe::pass_on(&ends, &state.reconcile_now) => EndReason::OnRequest,
         () = watch::interruption(&state, imds) => EndReason::OnRequest,
         () = guard::watch(&state, &guard) => EndReason::OnRequest,

@@ -7,6 +7,7 @@
 //! Does not: decide what to destroy, or remember which allocs are still needed (`protocol` does).
 
 pub mod sweep;
+mod unused;
 
 use crate::contact::shared_node::SharedNode;
 use crate::machine::atomic_file::{self, absent_is_fine, if_there};
@@ -246,7 +247,7 @@ mod tests {
     use crate::protocol::Identity;
     use crate::protocol::testing::{alloc_id, durable, node_id};
 
-    fn store(root: &Path) -> (SharedNode, HandleStore) {
+    pub(super) fn store(root: &Path) -> (SharedNode, HandleStore) {
         let data = DataDir::open(root).unwrap();
         let outputs = Outputs::open(&data, node_id(), 1);
         let store = HandleStore::new(&data, Containers::none(), outputs);

@@ -210,6 +210,9 @@ impl Runner {
                 // The label is written first, because a cache without a label is never swept.
                 atomic_file::replace(&label, self.settings.node_id.to_string().as_bytes())?;
                 atomic_file::make_dir(&door)?;
+            } else if let Ok(text) = fs::read(&label) {
+                // The time of the label is that of the last use.
+                atomic_file::replace(&label, &text)?;
             }
             if !files.exists() {
                 atomic_file::make_dir(files)?;
