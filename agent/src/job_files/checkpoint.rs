@@ -9,8 +9,9 @@
 //! The node reports the newest checkpoint with the progress and the end of the alloc, and the next try begins with it. A running try
 //! stores its checkpoints at two places in turn, so that they take up no more and more room.
 //!
-//! Guarantees: a checkpoint is the folder as it was at one moment, because the folder is read twice and both must be equal; an older
-//! one counts until a newer one is stored whole and known; a failure never changes how the alloc ends.
+//! Guarantees: a checkpoint is the folder as it was at one moment, because the folder is read twice and both must be equal, but for small
+//! files, which are read twice before anything is sent, and for what was added; an older one counts until a newer one is stored whole
+//! and known; a failure never changes how the alloc ends, and the job's output says it.
 //! Does not: wait for a command that is in the middle of writing: it must write a file under another name and rename it.
 
 use super::made::{MadeOutput, find, unreadable};
@@ -46,7 +47,7 @@ impl JobFiles<'_> {
     /// Stores checkpoints while the command runs: as often as the job says, and at once and repeatedly when the node goes. Does not end.
     pub async fn store_checkpoints(&self) {
         let every = Some(self.order().work.keep_every_s).filter(|s| *s > 0).map(Duration::from_secs);
-        let (mut last, mut has_left) = (Instant::now(), false);
+        let (mut last, mut has_left, mut is_noted) = (Instant::now(), false, false);
         loop {
             sleep(CHECK_EVERY).await;
             let leaves = self.alloc.dir.leaves();
@@ -56,10 +57,12 @@ impl JobFiles<'_> {
                 continue;
             }
             (last, has_left) = (Instant::now(), leaves);
-            for _ in 0..ATTEMPTS {
-                match self.store_checkpoint(false).await {
-                    Ok(()) => break,
-                    Err(fault) => tracing::warn!(?fault, "the checkpoint is not stored"),
+            for attempt in 1..=ATTEMPTS {
+                let Err(fault) = self.store_checkpoint(false).await else { break };
+                tracing::warn!(?fault, "the checkpoint is not stored");
+                if attempt == ATTEMPTS && !is_noted {
+                    is_noted = true;
+                    self.note_unstored(&format!("{}; it is tried again", EndCause::from(fault)));
                 }
                 sleep(BETWEEN).await;
             }
@@ -74,6 +77,10 @@ impl JobFiles<'_> {
             Ok(Err(fault)) => EndCause::from(fault).to_string(),
             Err(_) => format!("that takes more than {} s", most.as_secs()),
         };
+        self.note_unstored(&why);
+    }
+
+    fn note_unstored(&self, why: &str) {
         let note = format!("nodekeeper: the checkpoint is not stored: {why}\n");
         tracing::warn!("{note}");
         if let Err(error) = self.alloc.dir.output_files().add_to_stderr(&note) {

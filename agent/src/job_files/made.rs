@@ -2,12 +2,13 @@
 //!
 //! Guarantees: the digest is known before anything is sent; an archive has no file on the disk; a link is followed to what lies in
 //! the work directory, and to nothing else.
-//! Does not: lock anything: what changes between the digest and the sending is an error of the sending.
+//! Does not: lock anything: what changes between the digest and the sending is an error of the sending. Files may grow or
+//! come, and small ones may change: what is sent has them as they were.
 
 use crate::work::obstacle::{Obstacle, is_of_the_machine};
 use files::{
-    Allowance, CancelOnDrop, Choice, Digest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Selected, digest_within,
-    open_beneath, pack, walk,
+    Allowance, CancelOnDrop, Choice, Digest, LeftOut, MAX_BYTES, MAX_ENTRIES, OpenedEntry, Packed, PackedEntries,
+    Selected, digest_within, open_beneath, pack, walk,
 };
 use model::Content;
 use model::files::{Form, Matching, Pattern};
@@ -59,19 +60,22 @@ pub(super) struct ArchivedOutput {
     prefix: String,
     /// What of it is stored; `None` for all.
     pattern: Option<Pattern>,
+    /// What its digest is of.
+    entries: Option<Arc<PackedEntries>>,
 }
 
 /// The output at this path; `None` if nothing is there.
 pub(super) fn find(work: &WorkDir, path: &str, allowance: &mut Allowance) -> io::Result<Option<MadeOutput>> {
-    let Some(what) = open_output(work, path)? else { return Ok(None) };
-    let (form, digest, left_out) = match &what {
+    let Some(mut what) = open_output(work, path)? else { return Ok(None) };
+    let (form, digest, left_out) = match &mut what {
         OutputForm::File(file) => {
             let form = if file.metadata()?.permissions().mode() & 0o111 == 0 { Form::File } else { Form::Program };
             (form, digest_within(&mut again(file)?, allowance)?, LeftOut::default())
         }
         OutputForm::Folder(chosen) => {
-            let Some((_, digest, left_out)) = chosen.pack(io::sink(), allowance)? else { return Ok(None) };
-            (Form::Tree, digest, left_out)
+            let Some(packed) = chosen.pack(io::sink(), allowance)? else { return Ok(None) };
+            chosen.entries = Some(Arc::new(packed.entries));
+            (Form::Tree, packed.digest, packed.left_out)
         }
     };
     let Digest { sha256, bytes } = digest;
@@ -87,14 +91,23 @@ fn open_output(work: &WorkDir, path: &str) -> io::Result<Option<OutputForm>> {
         }
         let prefix = Pattern::of(path).map_or_else(String::new, |_| path.to_owned());
         let (work, at) = (work.clone(), path.to_owned());
-        return Ok(Some(OutputForm::Folder(ArchivedOutput { folder: file, work, at, prefix, pattern: None })));
+        return Ok(Some(OutputForm::Folder(ArchivedOutput {
+            folder: file,
+            work,
+            at,
+            prefix,
+            pattern: None,
+            entries: None,
+        })));
     }
     let Some(pattern) = Pattern::of(path) else { return Ok(None) };
     let at = pattern.folder();
     let folder = open_beneath(&work.path, Path::new(&at), &work.path_for_job)?.map(Arc::new);
     let folder = folder.filter(|folder| folder.metadata().is_ok_and(|metadata| metadata.is_dir()));
     let (work, prefix) = (work.clone(), at.clone());
-    Ok(folder.map(|folder| OutputForm::Folder(ArchivedOutput { folder, work, at, prefix, pattern: Some(pattern) })))
+    Ok(folder.map(|folder| {
+        OutputForm::Folder(ArchivedOutput { folder, work, at, prefix, pattern: Some(pattern), entries: None })
+    }))
 }
 
 /// Opens the file once more, to read it from its beginning.
@@ -117,11 +130,12 @@ pub(super) fn unreadable(path: &str, error: &io::Error) -> Obstacle {
 
 impl ArchivedOutput {
     /// Writes the archive; `None` if the pattern names nothing.
-    fn pack<W: Write>(&self, to: W, allowance: &mut Allowance) -> io::Result<Option<(W, Digest, LeftOut)>> {
+    fn pack<W: Write>(&self, to: W, allowance: &mut Allowance) -> io::Result<Option<Packed<W>>> {
         let is_found = Cell::new(self.pattern.is_none());
         let wanted = |path: &Path| self.wanted(path, &is_found);
         let follow = |path: &Path, target: &Path| self.follow(path, target);
-        let choice = Choice { prefix: &self.prefix, wanted: &wanted, follow: &follow };
+        let before = self.entries.as_deref();
+        let choice = Choice { prefix: &self.prefix, wanted: &wanted, follow: &follow, before };
         let packed = pack(&self.folder, to, allowance, &choice)?;
         Ok(is_found.get().then_some(packed))
     }

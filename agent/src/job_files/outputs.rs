@@ -142,10 +142,14 @@ impl JobFiles<'_> {
         let listed = on_files(MAX_BYTES, move |allowance| listed.files(allowance)).await;
         let (names, left_out) = listed.map_err(|error| unreadable(path, &error))?;
         let s3 = self.of_job(doing).await?;
+        let mut bad = LeftOut::default();
         for name in names {
-            let bad = || Obstacle::Job(format!("{:?} can be no key of S3", name.display()));
-            let place: S3Place = format!("{to}/{}", name.to_str().ok_or_else(bad)?).parse().map_err(|_| bad())?;
-            let (chosen, name) = (chosen.clone(), name.clone());
+            let place = name.to_str().and_then(|name| format!("{to}/{name}").parse::<S3Place>().ok());
+            let Some(place) = place else {
+                bad.add(&name);
+                continue;
+            };
+            let chosen = chosen.clone();
             let found = on_files(MAX_BYTES, move |allowance| {
                 let gone = || io::Error::other(format!("{} is gone", name.display()));
                 let mut file = chosen.open(&name).ok_or_else(gone)?;
@@ -154,6 +158,12 @@ impl JobFiles<'_> {
             });
             let (file, digest) = found.await.map_err(|error| unreadable(path, &error))?;
             put(&s3, &place, &path_of(&file), (digest.bytes, &digest.sha256), doing, patience).await?;
+        }
+        if !bad.is_empty() {
+            let names = bad.names();
+            return Err(Obstacle::Job(format!(
+                "all of it is stored but what has a name that S3 does not take: {names}"
+            )));
         }
         Ok(left_out)
     }

@@ -12,10 +12,11 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag, fstat};
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -220,32 +221,54 @@ impl LeftOut {
     pub const fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
+
+    /// `a, b, c and 7 more`
+    pub fn names(&self) -> String {
+        let names: Vec<String> =
+            self.first.iter().map(|path| path.display().to_string().escape_debug().to_string()).collect();
+        let more = if self.more == 0 { String::new() } else { format!(" and {} more", self.more) };
+        format!("{}{more}", names.join(", "))
+    }
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> =
-            self.first.iter().map(|path| path.display().to_string().escape_debug().to_string()).collect();
         let links = if self.has_links { "links to no file of the work directory, " } else { "" };
-        write!(f, "its {links}pipes, sockets and devices: {}", names.join(", "))?;
-        if self.more == 0 { Ok(()) } else { write!(f, " and {} more", self.more) }
+        write!(f, "its {links}pipes, sockets and devices: {}", self.names())
     }
 }
 
-/// A packed folder. The archive file is at its beginning.
-#[derive(Debug)]
-pub struct Packed {
-    pub archive: File,
-    pub digest: Digest,
-    pub left_out: LeftOut,
+/// Small files up to this many bytes, and at most so many bytes of them, are in memory from the first packing to the next.
+const SMALL: u64 = 64 << 10;
+const MOST_SMALL: u64 = 16 << 20;
+
+/// What was packed, by its path.
+pub type PackedEntries = BTreeMap<PathBuf, PackedEntry>;
+
+#[derive(Debug, Default)]
+pub struct PackedEntry {
+    /// Of a file.
+    bytes: u64,
+    /// What a small file had.
+    content: Option<Vec<u8>>,
 }
 
-/// [`pack`] into a file, within the bounds of any folder.
-pub fn pack_folder(folder: &File, to: File, choice: &Choice<'_>) -> io::Result<Packed> {
-    let (to, digest, left_out) = pack(folder, BufWriter::new(to), &mut Allowance::default(), choice)?;
-    let mut archive = to.into_inner().map_err(io::IntoInnerError::into_error)?;
+/// A packed folder.
+#[derive(Debug)]
+pub struct Packed<W> {
+    pub archive: W,
+    pub digest: Digest,
+    pub left_out: LeftOut,
+    pub entries: PackedEntries,
+}
+
+/// [`pack`] into a file, within the bounds of any folder. The file is at its beginning.
+pub fn pack_folder(folder: &File, to: File, choice: &Choice<'_>) -> io::Result<Packed<File>> {
+    let Packed { archive, digest, left_out, entries } =
+        pack(folder, BufWriter::new(to), &mut Allowance::default(), choice)?;
+    let mut archive = archive.into_inner().map_err(io::IntoInnerError::into_error)?;
     archive.rewind()?;
-    Ok(Packed { archive, digest, left_out })
+    Ok(Packed { archive, digest, left_out, entries })
 }
 
 /// Which part of a folder is packed, and how.
@@ -255,6 +278,9 @@ pub struct Choice<'a> {
     pub wanted: &'a dyn Fn(&Path) -> Selected,
     /// The file that is packed in place of the link at this path with this target; `None` for the link itself.
     pub follow: &'a dyn Fn(&Path, &Path) -> io::Result<Option<File>>,
+    /// What was packed of the folder before: nothing else is packed, of each file only as many bytes, and small files as they were. So a
+    /// log that grows, a file that is new, and a small one that is replaced make no other archive. `None` for all that is there.
+    pub before: Option<&'a PackedEntries>,
 }
 
 impl fmt::Debug for Choice<'_> {
@@ -266,7 +292,7 @@ impl fmt::Debug for Choice<'_> {
 impl Choice<'_> {
     /// All of a folder, with its links as they are.
     pub const ALL: Choice<'static> =
-        Choice { prefix: "", wanted: &|_: &Path| Selected::All, follow: &|_: &Path, _: &Path| Ok(None) };
+        Choice { prefix: "", wanted: &|_: &Path| Selected::All, follow: &|_: &Path, _: &Path| Ok(None), before: None };
 
     /// What is packed for what was found at this path, with its mode.
     fn followed(&self, path: &Path, mode: u32, found: OpenedEntry) -> io::Result<(u32, OpenedEntry)> {
@@ -279,13 +305,9 @@ impl Choice<'_> {
 }
 
 /// Packs a part of a folder. The sizes of all its files are added up before the first one is read. An error if the allowance is
-/// too small, before anything is written, or if a file changes its size meanwhile.
-pub fn pack<W: Write>(
-    folder: &File,
-    to: W,
-    allowance: &mut Allowance,
-    choice: &Choice<'_>,
-) -> io::Result<(W, Digest, LeftOut)> {
+/// too small, before anything is written, or if a file gets shorter meanwhile. For the first packing also if a small file changes or
+/// one appears before all is read: so there was a moment at which the folder was as this archive and an equal one of the next packing.
+pub fn pack<W: Write>(folder: &File, to: W, allowance: &mut Allowance, choice: &Choice<'_>) -> io::Result<Packed<W>> {
     let mut bytes = 0_u64;
     walk(folder, &mut allowance.again(), choice.wanted, &mut |allowance, path, mode, found| {
         if let (_, OpenedEntry::File(file)) = choice.followed(path, mode, found)? {
@@ -294,22 +316,65 @@ pub fn pack<W: Write>(
         allowance.check(bytes)
     })?;
     let mut tree = TreeWriter::new(Digesting::new(to));
-    let mut left_out = LeftOut::default();
+    let (mut left_out, mut entries, mut small) = (LeftOut::default(), PackedEntries::new(), 0);
     walk(folder, allowance, choice.wanted, &mut |allowance, path, mode, found| {
-        let ((mode, found), name) = (choice.followed(path, mode, found)?, Path::new(choice.prefix).join(path));
-        match found {
-            OpenedEntry::Folder => tree.folder(&name, mode),
-            OpenedEntry::Link(target) => tree.link(&name, &target),
-            OpenedEntry::File(file) => tree.file(&name, mode, file.metadata()?.len(), allowance.reading(file)),
-            OpenedEntry::Special => {
-                left_out.add(&name);
-                Ok(())
-            }
+        let before = choice.before.map(|before| before.get(path));
+        if before.is_some_and(|entry| entry.is_none()) {
+            return Ok(());
         }
+        let ((mode, found), name) = (choice.followed(path, mode, found)?, Path::new(choice.prefix).join(path));
+        let mut entry = PackedEntry::default();
+        match found {
+            OpenedEntry::Folder => tree.folder(&name, mode)?,
+            OpenedEntry::Link(target) => tree.link(&name, &target)?,
+            OpenedEntry::Special => left_out.add(&name),
+            OpenedEntry::File(file) => match before.flatten() {
+                Some(PackedEntry { bytes, content: Some(content) }) => {
+                    tree.file(&name, mode, *bytes, content.as_slice())?
+                }
+                Some(PackedEntry { bytes, .. }) => tree.file(&name, mode, *bytes, allowance.reading(file))?,
+                None => {
+                    entry.bytes = file.metadata()?.len();
+                    if entry.bytes <= SMALL && small + entry.bytes <= MOST_SMALL {
+                        small += entry.bytes;
+                        let content = entry.content.insert(beginning(allowance.reading(file), entry.bytes)?);
+                        tree.file(&name, mode, entry.bytes, content.as_slice())?;
+                    } else {
+                        tree.file(&name, mode, entry.bytes, allowance.reading(file))?;
+                    }
+                }
+            },
+        }
+        entries.insert(path.to_owned(), entry);
+        Ok(())
     })?;
-    let (mut to, digest) = tree.finish()?.finish()?;
-    to.flush()?;
-    Ok((to, digest, left_out))
+    if choice.before.is_none() {
+        unchanged(folder, &mut allowance.again(), choice, &entries)?;
+    }
+    let (mut archive, digest) = tree.finish()?.finish()?;
+    archive.flush()?;
+    Ok(Packed { archive, digest, left_out, entries })
+}
+
+fn beginning(file: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(bytes).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// An error if a small file is another one than when it was packed, or if something appeared: an earlier file may name it.
+fn unchanged(folder: &File, allowance: &mut Allowance, choice: &Choice<'_>, entries: &PackedEntries) -> io::Result<()> {
+    walk(folder, allowance, choice.wanted, &mut |allowance, path, mode, found| {
+        let changed = |how: &str| Err(io::Error::other(format!("{} {how} while its folder is read", path.display())));
+        let Some(entry) = entries.get(path) else { return changed("appears") };
+        match (choice.followed(path, mode, found)?, &entry.content) {
+            ((_, OpenedEntry::File(file)), Some(content)) => {
+                let is_equal = beginning(allowance.reading(file), entry.bytes)? == *content;
+                if is_equal { Ok(()) } else { changed("changes") }
+            }
+            _ => Ok(()),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -337,7 +402,7 @@ mod tests {
         }
         let pack =
             |dir: &Path| pack_folder(&File::open(dir).unwrap(), tempfile::tempfile().unwrap(), &Choice::ALL).unwrap();
-        let (Packed { mut archive, digest, left_out }, same) = (pack(one.path()), pack(other.path()));
+        let (Packed { mut archive, digest, left_out, .. }, same) = (pack(one.path()), pack(other.path()));
         assert_eq!((digest, &left_out), (same.digest, &same.left_out));
         assert_eq!(left_out.to_string(), "its pipes, sockets and devices: b/socket, pipe");
         let out = tempfile::tempdir().unwrap();
@@ -345,6 +410,53 @@ mod tests {
         assert_eq!(fs::read_to_string(out.path().join("b/f")).unwrap(), "b");
         assert_eq!(fs::read_link(out.path().join("link")).unwrap(), Path::new("a/f"));
         assert!(!out.path().join("pipe").exists());
+    }
+
+    #[test]
+    fn what_grows_and_what_is_new_is_no_change_and_all_else_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("log", "one\n");
+        write("step", "1");
+        let folder = File::open(dir.path()).unwrap();
+        let packed = |before: Option<&PackedEntries>| {
+            let choice = Choice { before, ..Choice::ALL };
+            pack(&folder, io::sink(), &mut Allowance::default(), &choice)
+        };
+        let first = packed(None).unwrap();
+        write("log", "one\ntwo\n");
+        write("new", "x");
+        assert_eq!(packed(Some(&first.entries)).unwrap().digest, first.digest);
+        assert_ne!(packed(None).unwrap().digest, first.digest);
+        // A small file is stored as it was, and a large one is read again.
+        write("step", "2");
+        assert_eq!(packed(Some(&first.entries)).unwrap().digest, first.digest);
+        let large = |text: &str| write("weights", &text.repeat(SMALL as usize + 1));
+        large("a");
+        let first = packed(None).unwrap();
+        large("b");
+        assert_ne!(packed(Some(&first.entries)).unwrap().digest, first.digest);
+        write("weights", "");
+        assert!(packed(Some(&first.entries)).is_err(), "it is shorter");
+        fs::remove_file(dir.path().join("weights")).unwrap();
+        assert_ne!(packed(Some(&first.entries)).unwrap().digest, first.digest);
+        fs::remove_file(dir.path().join("new")).unwrap();
+        // The sizes have been added up, and the second file is read.
+        let meanwhile = |name: &str| {
+            let asked = std::cell::Cell::new(0);
+            let makes = |_: &Path| {
+                asked.set(asked.get() + 1);
+                if asked.get() == 4 {
+                    write(name, "x");
+                }
+                Selected::All
+            };
+            let choice = Choice { wanted: &makes, ..Choice::ALL };
+            pack(&folder, io::sink(), &mut Allowance::default(), &choice).unwrap_err().to_string()
+        };
+        assert_eq!(meanwhile("later"), "later appears while its folder is read");
+        fs::remove_file(dir.path().join("later")).unwrap();
+        assert_eq!(meanwhile("log"), "log changes while its folder is read");
     }
 
     #[test]
@@ -403,7 +515,7 @@ mod tests {
                 File::create(dir.path().join(n.to_string())).unwrap().set_len(*bytes).unwrap();
             }
             let packed = pack(&File::open(dir.path()).unwrap(), io::sink(), allowance, &Choice::ALL);
-            packed.map(|(_, digest, _)| digest.bytes).map_err(|error| OverBounds::of(&error))
+            packed.map(|packed| packed.digest.bytes).map_err(|error| OverBounds::of(&error))
         };
         nix::unistd::mkfifo(&dir.path().join("pipe"), Mode::S_IRWXU).unwrap();
         let work = |bytes: u64, entries: u64| Allowance::new(bytes, entries);

@@ -15,5 +15,7 @@ mod tree;
 pub use allowance::{Allowance, ByteCount, CancelOnDrop, MAX_BYTES, MAX_ENTRIES, OverBounds};
 pub use beneath::{Beneath, MAX_DEPTH, NewFile, NewFolder, PathEntry};
 pub use digest::{Digest, Digesting, digest_of, digest_within};
-pub use folder::{Choice, LeftOut, OpenedEntry, Packed, Selected, open_beneath, pack, pack_folder, walk};
+pub use folder::{
+    Choice, LeftOut, OpenedEntry, Packed, PackedEntries, Selected, open_beneath, pack, pack_folder, walk,
+};
 pub use tree::{names, unpack, unpack_within};

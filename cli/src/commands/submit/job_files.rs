@@ -364,16 +364,16 @@ fn file(path: &Path) -> io::Result<Upload> {
     upload(path, if is_program { Form::Program } else { Form::File }, &digest_of(&mut file)?)
 }
 
-fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed>) -> io::Result<Upload> {
+fn folder(path: &Path, pack: impl FnOnce(&Path, File) -> io::Result<Packed<File>>) -> io::Result<Upload> {
     // The archive has no name on the disk. So nothing of it remains if a signal ends this program.
-    let Packed { archive, digest, left_out } = pack(path, tempfile::tempfile()?)?;
+    let Packed { archive, digest, left_out, .. } = pack(path, tempfile::tempfile()?)?;
     let upload = upload(path, Form::Tree, &digest)?;
     let open = format!("/proc/self/fd/{}", archive.as_raw_fd()).into();
     Ok(Upload { path: open, left_out, _archive: Some(archive), ..upload })
 }
 
 /// Packs a folder without what git ignores there, by whatever rule, and what [`IGNORE_FILE`] names.
-fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed> {
+fn pack_unignored(dir: &Path, to: File) -> io::Result<Packed<File>> {
     let dir = &dir.canonicalize()?;
     if !dir.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::NotADirectory));
