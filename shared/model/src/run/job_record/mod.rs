@@ -306,13 +306,11 @@ impl Job {
             let began = |usage: Usage| now - Span::from_ms(usage.ran_ms.cast_signed());
             let began = ending.run.usage.map(|usage| began(usage).max(alloc.placed_at));
             new.started_at = alloc.started_at.or(began).or(new.started_at);
-            new.usd = new.usd + alloc.price_per_hour.in_time(now.since(alloc.placed_at));
         }
         let news = new.take_elements(ending, set);
         if new.end_with_its_elements(now) {
             new.summary.tries.note_usage(ending.run.usage);
-            new.expire_if_empty(times.keep, now);
-            return new;
+            return new.with_cost(self, alloc, set, times, now);
         }
         if let Some(retries) = &news {
             new.change_for_elements(retries, alloc.node_id);
@@ -329,8 +327,16 @@ impl Job {
         } else if self.summary.state == JobState::Cancelled {
             new.summary.tries.note_usage(ending.run.usage);
         }
-        new.expire_if_empty(times.keep, now);
-        new
+        new.with_cost(self, alloc, set, times, now)
+    }
+
+    /// Adds what the alloc cost, once: when it leaves the job, or when the job is over before. What it costs after that is not the job's.
+    fn with_cost(mut self, before: &Self, alloc: &AllocSummary, set: JobSet, times: JobTimes, now: Time) -> Self {
+        if !before.is_over() && (set == JobSet::Leaves || self.is_over()) {
+            self.usd = self.usd + alloc.price_per_hour.in_time(now.since(alloc.placed_at));
+        }
+        self.expire_if_empty(times.keep, now);
+        self
     }
 
     fn count_end(

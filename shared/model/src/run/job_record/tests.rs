@@ -165,12 +165,16 @@ fn a_move_costs_no_try_until_it_was_moved_too_often() {
         let JobSummary { tries, state, .. } = &again.summary;
         assert_eq!((*state, tries.moves, tries.rule_uses.len(), tries.pauses), (JobState::Queued, n, 0, 0));
         assert_eq!((again.lost_count, again.failed_count), (0, 0));
+        // Each alloc is paid once, although the job hears twice of its end.
+        let each = allocs[0].price_per_hour.in_time(at(5).since(allocs[0].placed_at));
+        assert_eq!((again.usd, each.is_zero()), (each.times(n.into()), false));
         let free = format!("moved: an operator drains its node; this costs no try (move {n} of 20)");
         assert_eq!(again.reason.as_deref(), Some(&*free));
         job = again.with_placed(&[allocs[0].alloc_id]).unwrap();
     }
     let failed = job.after_end(&allocs[0], &moved(), &[], JobSet::Stays, KEEP.into(), at(6));
     assert_eq!((failed.summary.state, failed.lost_count), (JobState::Failed, 1));
+    assert!(failed.usd > job.usd);
     let counted = "moved: an operator drains its node; it was moved 20 times: no retry by the rule lost=fail";
     assert_eq!(failed.reason.as_deref(), Some(counted));
     // What EC2 takes of the spot market is the choice of the job.
