@@ -90,7 +90,7 @@ def grows(local):
     job = lambda: json.loads(local.run("job", "grows", "--json").stdout)
     said = local.run("submit", "--name", "grows", "--exclusive", "--keep", "k", "--keep-every", "10", "--", "sh", "-c", LOGS)
     check("a job with a log that grows is submitted", said.returncode == 0, said)
-    wait_until("its checkpoint is stored", lambda: job().get("checkpoints"))
+    wait_until("its checkpoint is stored", lambda: any(a.get("checkpoint") for a in job()["all_allocs"]))
     instance = node_of(local, job()["job_id"])["instance_id"]
     end = urllib.request.Request(f"{local.environment()['AWS_ENDPOINT_URL_EC2']}/_stand-in/instances/{instance}/terminate", method="POST")
     urllib.request.urlopen(end, timeout=30).close()
