@@ -37,7 +37,7 @@ struct ServiceHealth {
     called: Instant,
 }
 
-/// Reads the files every [`READ_EVERY`]. Sends a heartbeat at once when the node cannot reach a service, or can again.
+/// Reads the files every `READ_EVERY`. Sends a heartbeat at once when the node cannot reach a service, or can again.
 pub async fn watch(state: &SharedNode, services: &Services, clock: NodeClock) {
     let mut healths = BTreeMap::new();
     loop {

@@ -104,7 +104,7 @@ pub(crate) struct Seat {
 }
 
 impl Admission {
-    /// Within the limits of this process, for its own user. See [`Owner`] for `sudo_uid`.
+    /// Within the limits of this process, for its own user. See `Owner` for `sudo_uid`.
     pub fn of_this_program(sudo_uid: Option<&str>) -> Self {
         Self::new(Owner::of_this_program(sudo_uid), Limits::of_this_process())
     }

@@ -122,7 +122,7 @@ entries! {
         last: Option<String>,
         /// How many jobs were read since this round began behind the head of the queue.
         passed: u64,
-        /// The jobs whose rows cannot be read: at most [`MAX_UNREADABLE`].
+        /// The jobs whose rows cannot be read: at most `MAX_UNREADABLE`.
         unreadable: BTreeSet<JobId>,
     }
 
@@ -170,7 +170,7 @@ entries! {
     Announcements {
         /// The words of the reasons that the last event of each job named.
         jobs: BTreeMap<JobId, String>,
-        /// The limits that apply and that no entry shows: see [`Reason::key`].
+        /// The limits that apply and that no entry shows: see `Reason::key`.
         caps: BTreeSet<String>,
     }
     /// The nodes that a controller wants for a while.
