@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// The time between two rounds for all outputs, if no alloc ends.
 const EACH: Duration = Duration::from_secs(30);
 
-/// [`EACH`] when EC2 has announced that it takes the instance away.
+/// The time between two rounds once EC2 has announced that it takes the instance away.
 const EACH_SOON: Duration = Duration::from_secs(2);
 
 /// The time between two rounds for the outputs that somebody follows.
