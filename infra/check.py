@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares infra/template.yaml and infra/notify.yaml (and lints infra/accounting.yaml) with the rest of the project and with what AWS accepts. Runs offline.
+"""Compares infra/template.yaml, infra/notify.yaml and infra/accounting.yaml with the rest of the project and with what AWS accepts. Runs offline.
 
     pip install -r infra/requirements.txt
     nodekeeper contract > contract.json
@@ -22,6 +22,7 @@ import argparse
 import itertools
 import json
 import random
+import re
 import sys
 import time
 import warnings
@@ -36,7 +37,7 @@ warnings.filterwarnings("ignore", category=UserWarning)  # pkg_resources, in par
 
 import cfnlint.api  # noqa: E402
 import parliament  # noqa: E402
-from picture import NEEDS, TEXTS, ZONES, Function, Picture, as_list, granting, notices  # noqa: E402
+from picture import NEEDS, RULES, STREAM_VIEWS, STREAMS, TEXTS, ZONES, Function, Picture, accounting, as_list, granting, notices  # noqa: E402
 from plain import expand, yaml_parse  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,6 +123,13 @@ OF_NOTIFY = {
     "Url": text("(https://.+)?", "https://example.org/hook"),
     "UrlKey": Parameter("none", {"NoEcho": True}, ("secret",)),
 }
+OF_ACCOUNTING = {
+    "Cluster": text("[A-Za-z0-9_-]{1,44}", CLUSTER, "other-1", default=ABSENT),
+    "Database": text("[a-z][a-z0-9_]{0,62}", "lab_1", default="nodekeeper"),
+}
+OF = {TEMPLATE.name: PARAMETERS, NOTIFY.name: OF_NOTIFY, ACCOUNTING.name: OF_ACCOUNTING}
+# The stacks beside that of the cluster.
+BESIDE = {NOTIFY.name: notices, ACCOUNTING.name: accounting}
 # What is chosen together: a role of one's own comes with launch templates, and a place is one.
 TOGETHER = {"NodeRoleArn": ("NodeRoleArn", "LaunchTemplateArns")}
 
@@ -142,9 +150,9 @@ def as_value(parameter: Parameter) -> Any:
 
 
 @cache
-def choices(of_notify: bool = False) -> list[dict[str, Any]]:
+def choices(file: str = TEMPLATE.name) -> list[dict[str, Any]]:
     """Choices of all parameters, so few that each three values of parameters meet in one of them. The first has all defaults."""
-    values = factors(OF_NOTIFY if of_notify else PARAMETERS)
+    values = factors(OF[file])
     rng, found = random.Random(1), [[0] * len(values)]
     wanted = {
         (a, b, c)
@@ -184,16 +192,13 @@ class Contract:
         rows = [Function(f["name"], f.get("period_s"), tuple(f["routes"])) for f in document["functions"]]
         return Contract(document["tables"], rows, document["metrics"], document["job_event"])
 
-    def emits(self, function: str, metric: str, namespace: str = "nodekeeper") -> bool:
-        return namespace == self.metrics["namespace"] and metric in self.metrics["names"].get(function, ())
-
     def checked_functions(self) -> list[Function]:
         """The functions whose needs are known. `check_contract` reports the others."""
         return [f for f in self.functions if f.name in NEEDS]
 
     def pictures(self) -> "list[Pictured]":
         """The picture for each choice of the parameters."""
-        of = [(choice, Picture(self.tables, self.checked_functions(), self.job_event, choice)) for choice in choices()]
+        of = [(choice, Picture(self, self.checked_functions(), choice)) for choice in choices()]
         return [(choice, stack(picture.resources(), {k: {"Value": v} for k, v in picture.outputs().items()})) for choice, picture in of]
 
 
@@ -202,6 +207,23 @@ class Contract:
 
 class Unresolved(Exception):
     """This check cannot work out an expression of the template."""
+
+
+# Which property names a resource. Nothing refers to others by a name of their own.
+NAMED_BY = {
+    "AWS::DynamoDB::Table": "TableName", "AWS::Events::EventBus": "Name", "AWS::Lambda::Function": "FunctionName",
+    "AWS::Logs::LogGroup": "LogGroupName", "AWS::Scheduler::ScheduleGroup": "Name", "AWS::SQS::Queue": "QueueName",
+}  # fmt: skip
+# The ARNs, behind the partition.
+ARNS = {
+    "AWS::CloudWatch::Alarm": "cloudwatch:{place}:alarm:{name}", "AWS::DynamoDB::Table": "dynamodb:{place}:table/{name}",
+    "AWS::Events::ApiDestination": "events:{place}:api-destination/{name}", "AWS::Events::Connection": "events:{place}:connection/{name}",
+    "AWS::Events::EventBus": "events:{place}:event-bus/{name}", "AWS::Events::Rule": "events:{place}:rule/{name}",
+    "AWS::IAM::InstanceProfile": "iam::{account}:instance-profile/{name}", "AWS::IAM::ManagedPolicy": "iam::{account}:policy/{name}",
+    "AWS::IAM::Role": "iam::{account}:role/{name}", "AWS::KinesisFirehose::DeliveryStream": "firehose:{place}:deliverystream/{name}",
+    "AWS::Lambda::Function": "lambda:{place}:function:{name}", "AWS::Logs::LogGroup": "logs:{place}:log-group:{name}:*",
+    "AWS::S3::Bucket": "s3:::{name}", "AWS::SNS::Topic": "sns:{place}:{name}", "AWS::SQS::Queue": "sqs:{place}:{name}",
+}  # fmt: skip
 
 
 class Values:
@@ -273,81 +295,56 @@ class Values:
         raise Unresolved(f"check.py cannot work out {name}: extend check.py, or do not use it")
 
     def substitute(self, text: str, names: dict[str, Any]) -> str:
-        out, rest = "", text
-        while "${" in rest:
-            before, rest = rest.split("${", 1)
-            name, rest = rest.split("}", 1)
-            if name in names:
-                value = self.of(names[name])
-            elif "." in name:
-                value = self.attribute(*name.split(".", 1))
-            else:
-                value = self.ref(name)
-            out += before + str(value)
-        return out + rest
+        def value(found: re.Match[str]) -> str:
+            name = found[1]
+            if name.startswith("!"):  # what is for somebody else
+                return f"${{{name[1:]}}}"
+            return str(self.of(names[name]) if name in names else self.attribute(*name.split(".", 1)) if "." in name else self.ref(name))
+
+        return re.sub(r"\$\{([^}]*)}", value, text)
+
+    def resource(self, name: str) -> dict[str, Any]:
+        if name not in self.resources:
+            raise Unresolved(f"nothing is called {name}")
+        return self.resources[name]
+
+    def named(self, name: str) -> str:
+        """What this resource is called."""
+        resource = self.resource(name)
+        if resource["Type"] == "AWS::S3::Bucket":
+            return f"{self.parameters.get('ClusterName') or self.parameters['Cluster']}-{name.lower()}"
+        named_by = NAMED_BY.get(resource["Type"])
+        return self.of(resource["Properties"][named_by]) if named_by else name
 
     def ref(self, name: str) -> Any:
+        """As in CloudFormation, a name: only these two are ARNs."""
         if name in self.parameters:
             return self.parameters[name]
-        resource = self.resources.get(name)
-        if resource is None:
-            raise Unresolved(f"nothing is called {name}")
-        if resource["Type"] == "AWS::S3::Bucket":
-            return f"{self.parameters['ClusterName']}-{name.lower()}"
-        named_by = {
-            "AWS::DynamoDB::Table": "TableName",
-            "AWS::Events::EventBus": "Name",
-            "AWS::Lambda::Function": "FunctionName",
-            "AWS::Logs::LogGroup": "LogGroupName",
-            "AWS::Scheduler::ScheduleGroup": "Name",
-        }.get(resource["Type"])
-        if resource["Type"].startswith("AWS::EC2::") or resource["Type"] in ("AWS::IAM::Role", "AWS::IAM::InstanceProfile"):
-            return name
-        return self.of(resource["Properties"][named_by]) if named_by else self.attribute(name, "Arn")
+        match self.resource(name)["Type"]:
+            case "AWS::IAM::ManagedPolicy" | "AWS::SNS::Topic":
+                return self.attribute(name, "Arn")
+            case "AWS::SQS::Queue":
+                return f"URL of {name}"
+        return self.named(name)
 
     def attribute(self, logical_id: str, attribute: str) -> str:
-        resource = self.resources.get(logical_id)
-        if resource is None:
-            raise Unresolved(f"nothing is called {logical_id}")
-        if resource["Type"] == "AWS::Lambda::Url":
-            return f"{attribute} of {logical_id}"
-        partition, number = self.parameters["AWS::Partition"], self.parameters["AWS::AccountId"]
-        account = f"{self.parameters['AWS::Region']}:{number}"
-        arn = {
-            "AWS::DynamoDB::Table": lambda: f"arn:{partition}:dynamodb:{account}:table/{self.ref(logical_id)}",
-            "AWS::CloudWatch::Alarm": lambda: f"arn:{partition}:cloudwatch:{account}:alarm:{logical_id}",
-            "AWS::Events::ApiDestination": lambda: f"arn:{partition}:events:{account}:api-destination/{logical_id}",
-            "AWS::Events::Connection": lambda: f"arn:{partition}:events:{account}:connection/{logical_id}",
-            "AWS::Events::EventBus": lambda: f"arn:{partition}:events:{account}:event-bus/{self.ref(logical_id)}",
-            "AWS::Events::Rule": lambda: f"arn:{partition}:events:{account}:rule/{logical_id}",
-            "AWS::IAM::InstanceProfile": lambda: f"arn:{partition}:iam::{number}:instance-profile/{logical_id}",
-            "AWS::IAM::ManagedPolicy": lambda: f"arn:{partition}:iam::{number}:policy/{logical_id}",
-            "AWS::IAM::Role": lambda: f"arn:{partition}:iam::{number}:role/{logical_id}",
-            "AWS::Lambda::Function": lambda: f"arn:{partition}:lambda:{account}:function:{self.ref(logical_id)}",
-            "AWS::Logs::LogGroup": lambda: f"arn:{partition}:logs:{account}:log-group:{self.ref(logical_id)}:*",
-            "AWS::S3::Bucket": lambda: f"arn:{partition}:s3:::{self.ref(logical_id)}",
-            "AWS::SQS::Queue": lambda: f"arn:{partition}:sqs:{account}:{self.of(resource['Properties']['QueueName'])}",
-            "AWS::SNS::Topic": lambda: f"arn:{partition}:sns:{account}:{logical_id}",
-        }.get(resource["Type"])
-        if attribute == "Arn" and arn:
-            return arn()
-        if attribute == "GroupId":
-            return f"GroupId of {logical_id}"
-        if attribute == "QueueName":
-            return self.of(resource["Properties"]["QueueName"])
-        if attribute == "StreamArn":
-            if "StreamSpecification" not in resource["Properties"]:
-                raise Unresolved(f"StreamArn of {logical_id}, which has no stream")
-            return self.attribute(logical_id, "Arn") + "/stream/2026-01-01"
-        raise Unresolved(f"check.py does not know {attribute} of a {resource['Type']}: extend check.py")
+        resource = self.resource(logical_id)
+        kind, account = resource["Type"], self.parameters["AWS::AccountId"]
+        match attribute:
+            case "FunctionUrl" | "GroupId":
+                return f"{attribute} of {logical_id}"
+            case "QueueName":
+                return self.named(logical_id)
+            case "StreamArn" if "StreamSpecification" in resource["Properties"]:
+                return self.attribute(logical_id, "Arn") + "/stream/2026-01-01"
+            case "Arn" if kind in ARNS:
+                place = f"{self.parameters['AWS::Region']}:{account}"
+                return f"arn:{self.parameters['AWS::Partition']}:" + ARNS[kind].format(place=place, account=account, name=self.named(logical_id))
+        raise Unresolved(f"check.py does not know {attribute} of {logical_id}, a {kind}: extend check.py, or do not use it")
 
 
 def of_type(resources: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
     return {k: r["Properties"] for k, r in resources.items() if r["Type"] == kind}
-
-
-def as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 # ---- Linters -----------------------------------------------------------------------------------------------
@@ -461,24 +458,6 @@ def check_source(source: dict[str, Any], contract: Contract) -> Iterator[str]:
         yield f"Globals: CodeUri is {code}, must be the workspace"
 
 
-def check_told(resources: dict[str, Any], contract: Contract) -> Iterator[str]:
-    """Each sign that a function tells has its alarms, and whoever gets a mail learns where to look for which sign it is."""
-    alarms = of_type(resources, "AWS::CloudWatch::Alarm")
-    yield from (f"{name}: does not say what it means; give AlarmDescription" for name, a in alarms.items() if not a.get("AlarmDescription"))
-    by_name = {alarm.get("AlarmName"): alarm.get("AlarmDescription", "") for alarm in alarms.values()}
-    for told in contract.metrics["signs"]:
-        names = [told["alarm"]]
-        if told["alarm"].endswith("-signs"):
-            names.append(f"{told['alarm'].removesuffix('signs')}more-signs")
-        for name in (f"{CLUSTER}-{name}" for name in names):
-            if name not in by_name:
-                yield f"sign {told['sign']}: the alarm {name} is missing"
-            elif told["alarm"].endswith("-signs"):
-                for word in (f"`{told['sign']}`", "`nodekeeper status`", "SignsWrong"):
-                    if word not in by_name[name]:
-                        yield f"sign {told['sign']}: the description of {name} does not say {word}"
-
-
 # ---- The templates against the picture ----------------------------------------------------------------------
 
 # Texts that are JSON, and lists whose order means nothing.
@@ -495,9 +474,10 @@ def normal(node: Any, name: str = "") -> Any:
     """The values of a resource as they are compared."""
     if isinstance(node, str) and name in JSON_TEXTS:
         try:
-            return normal(json.loads(node))
+            found = json.loads(node)
         except ValueError:
             return node
+        return node if isinstance(found, str) else normal(found)
     if isinstance(node, dict) and "Statement" in node:
         return granting(node)
     if isinstance(node, dict):
@@ -618,17 +598,45 @@ def check_rules(expansion: dict[str, Any]) -> Iterator[str]:
 
 
 def check_metrics(contract: Contract, pictures: list[Pictured]) -> Iterator[str]:
-    """The functions emit the metrics that the alarms and the dashboard of the picture name."""
-    wanted = set()
+    """The functions emit the metrics that the alarms and the dashboard of the picture name. Each sign has its alarm."""
+    wanted, told = set(), set()
     for choice, resources in pictures:
         alarms = [r["Properties"] for r in resources.values() if r.get("Type") == "AWS::CloudWatch::Alarm"]
+        told |= {a["AlarmName"] for a in alarms}
         wanted |= {(a["Dimensions"][1]["Value"], a["MetricName"]) for a in alarms if a.get("Namespace") == "nodekeeper"}
         if choice["HasDashboard"] == "true":
             graphs = resources["Dashboard"]["Properties"]["DashboardBody"]["widgets"][:-1]
             wanted |= {(m[5], m[1]) for graph in graphs for m in graph["properties"]["metrics"] if m[0] == "nodekeeper"}
     for function, metric in sorted(wanted):
-        if not contract.emits(function, metric):
+        if contract.metrics["namespace"] != "nodekeeper" or metric not in contract.metrics["names"].get(function, ()):
             yield f"alarms and dashboard: nothing emits nodekeeper {metric} of {function}"
+    for sign in contract.metrics["signs"]:
+        if f"{CLUSTER}-{sign['alarm']}" not in told:
+            yield f"sign {sign['sign']}: there is no alarm {sign['alarm']}"
+
+
+def check_examples() -> Iterator[str]:
+    """Each filter of the picture lets an example of `events/` pass, and each example passes one."""
+    filters = {name: {"source": ["aws.ec2"], **pattern} for name, (pattern, _) in RULES.items()}
+    filters |= {name: {**pattern, "eventSourceARN": [table], "view": [STREAM_VIEWS[table]]} for name, (table, pattern) in STREAMS.items()}
+    passed = set()
+    for file in sorted((ROOT / "infra" / "events" / "poll-and-scale").glob("*.json")):
+        event = json.loads(file.read_text())
+        if record := event.get("Records", [None])[0]:
+            table = re.search(r"table/\w+-(\w+)/stream", record["eventSourceARN"])
+            event = record | {"eventSourceARN": table and table[1], "view": record["dynamodb"]["StreamViewType"]}
+        found = {name for name, pattern in filters.items() if passes(event, pattern)}
+        passed |= found
+        if not found and file.stem not in ("dry-run", "scheduled"):
+            yield f"events/poll-and-scale/{file.name}: no filter of template.yaml lets it pass"
+    yield from (f"events/poll-and-scale: has no example that {name} lets pass" for name in sorted(filters.keys() - passed))
+
+
+def passes(value: Any, pattern: Any) -> bool:
+    """What EventBridge says, of patterns as they are here."""
+    if isinstance(pattern, dict):
+        return all(passes(value.get(key) if isinstance(value, dict) else None, of) for key, of in pattern.items())
+    return value in pattern or (value is None and {"exists": False} in pattern)
 
 
 # ---- All checks ---------------------------------------------------------------------------------------------
@@ -642,12 +650,12 @@ def needs_unmet(source: dict[str, Any], expansion: dict[str, Any], contract: Con
     yield from check_sections(source, SECTIONS_OF_SAM)
     yield from check_source(source, contract)
     yield from check_rules(expansion)
+    yield from check_examples()
     pictures = contract.pictures()
     yield from check_stacks(expansion, pictures)
     yield from check_metrics(contract, pictures)
     everything = Values(expansion, {"ClusterName": CLUSTER, "JobEvents": "true", "NodeVolumeKeyArn": KEY_ARN, "OutputS3": "demo-logs/nodes"})
     resources = everything.live_resources()
-    yield from check_told(resources, contract)
     # SAM makes the schedules' roles. What they grant is checked above; how they are written is SAM's choice.
     yield from analyse_policies({k: r for k, r in resources.items() if k in source["Resources"]})
 
@@ -669,17 +677,17 @@ def check(text: str, contract: Contract) -> Iterator[str]:
     yield from lint(json.dumps({k: v for k, v in expansion.items() if k != "Metadata"}), "expansion")
 
 
-def check_notify(text: str) -> Iterator[str]:
-    """The same for the stack of the notices."""
+def check_beside(file: str, text: str, contract: Contract) -> Iterator[str]:
+    """The same for a stack beside that of the cluster."""
     try:
         source = yaml_parse(text)
-        yield from check_parameters(source["Parameters"], OF_NOTIFY)
+        yield from check_parameters(source["Parameters"], OF[file])
         yield from check_sections(source, SECTIONS)
         yield from (f"{name}: Metadata: nothing here has any" for name, r in source["Resources"].items() if "Metadata" in r)
-        yield from check_stacks(source, [(c, stack(*notices(c))) for c in choices(of_notify=True)])
+        yield from check_stacks(source, [(c, stack(*BESIDE[file](c, contract.job_event))) for c in choices(file)])
     except Exception as error:  # as above
-        yield f"notify: has a shape that cannot be checked: {type(error).__name__}: {error}"
-    yield from lint(text, NOTIFY.name)
+        yield f"{file}: has a shape that cannot be checked: {type(error).__name__}: {error}"
+    yield from lint(text, file)
 
 
 def parameter(text: str) -> tuple[str, str]:
@@ -717,8 +725,10 @@ def main() -> int:
 
     start = time.monotonic()
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
-    text = options.template.read_text()
-    findings = [*check(text, Contract.read(document)), *check_notify(NOTIFY.read_text()), *lint(ACCOUNTING.read_text(), ACCOUNTING.name)]
+    contract = Contract.read(document)
+    findings = list(check(options.template.read_text(), contract))
+    for file in BESIDE:
+        findings += check_beside(file, (TEMPLATE.parent / file).read_text(), contract)
     for finding in findings:
         print(" ".join(finding.split()))  # a linter's message may have several lines
     print(f"{options.template}: {len(findings) or 'no'} findings in {time.monotonic() - start:.1f} s", file=sys.stderr)

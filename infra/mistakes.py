@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants mistakes in infra/template.yaml, infra/notify.yaml and the contract, and proves that `check.py` finds each of them.
+"""Plants mistakes in the three templates of infra/ and in the contract, and proves that `check.py` finds each of them.
 
     nodekeeper contract > contract.json
     infra/mistakes.py --contract contract.json                        the chosen mistakes, and 12 drawn ones of each kind
@@ -39,6 +39,7 @@ class Mistake:
     name: str
     make: Callable[[dict[str, Any]], None]
     finding: str
+    file: Path = check.TEMPLATE
 
 
 def properties(logical_id: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -109,166 +110,78 @@ def widest_index(contract: dict[str, Any]) -> dict[str, Any]:
 # A table, so each row is one line, however long.
 MISTAKES = [
     # Tables
-    Mistake("a table is missing", drop("Resources", "EventsTable"), "EventsTable"),
-    Mistake("a key of another type", put("NodesTable", "AttributeDefinitions", 0, "AttributeType", value="S"), "NodesTable.AttributeDefinitions.AttributeType"),
     Mistake("output ends with the stack", lambda t: t["Resources"]["OutputBucket"].update(DeletionPolicy="Delete"), "OutputBucket.DeletionPolicy"),
-    Mistake("output for everybody", put("OutputBucket", "PublicAccessBlockConfiguration"), "OutputBucket"),
-    Mistake("output stays for ever", put("OutputBucket", "LifecycleConfiguration"), "OutputBucket.LifecycleConfiguration"),
-    Mistake("no TTL", put("EventsTable", "TimeToLiveSpecification"), "EventsTable.TimeToLiveSpecification"),
-    Mistake("TTL on another attribute", put("JobsTable", "TimeToLiveSpecification", "AttributeName", value="finished_at"), "JobsTable.TimeToLiveSpecification.AttributeName"),
-    Mistake("TTL switched off", put("AllocsTable", "TimeToLiveSpecification", "Enabled", value=False), "AllocsTable.TimeToLiveSpecification.Enabled"),
     Mistake("TTL where none belongs", put("NodesTable", "TimeToLiveSpecification", value={"AttributeName": "expires_at", "Enabled": True}), "NodesTable.TimeToLiveSpecification"),
-    Mistake("no recovery", put("ControlTable", "PointInTimeRecoverySpecification"), "ControlTable.PointInTimeRecoverySpecification"),
-    Mistake("a table dies with the stack", lambda t: t["Resources"]["NodesTable"].pop("DeletionPolicy"), "NodesTable.DeletionPolicy"),
-    Mistake("provisioned capacity", put("JobsTable", "BillingMode", value="PROVISIONED"), "BillingMode"),
     Mistake("command in the queue", lambda t: properties("JobsTable")(t)["GlobalSecondaryIndexes"][0]["Projection"]["NonKeyAttributes"].append("command"), "JobsTable.GlobalSecondaryIndexes.3.Projection.NonKeyAttributes"),
     Mistake("everything in the index of live allocs", index("AllocsTable", "Projection", value={"ProjectionType": "ALL"}), "AllocsTable.GlobalSecondaryIndexes.1.Projection.NonKeyAttributes"),
-    Mistake("an index with another range", index("HandlesTable", "KeySchema", 1, "AttributeName", value="handle"), "HandlesTable.GlobalSecondaryIndexes.KeySchema.1.AttributeName"),
     # Functions
     Mistake("the wrong binary", lambda t: t["Resources"]["SweepDispatch"]["Metadata"]["BuildProperties"].update(Binary="heartbeat-ingest"), "builds the binary heartbeat-ingest"),
     Mistake("another build method", lambda t: t["Resources"]["PollAndScale"]["Metadata"].update(BuildMethod="makefile"), "BuildMethod"),
     Mistake("another architecture", lambda t: t["Globals"]["Function"].update(Architectures=["x86_64"]), "Architectures"),
-    Mistake("lines for each request", put("SweepDispatch", "LoggingConfig", "SystemLogLevel"), "LoggingConfig"),
-    Mistake("tables that anybody may delete", put("JobsTable", "DeletionProtectionEnabled"), "DeletionProtectionEnabled"),
-    Mistake("no limit for strangers", put("SweepDispatch", "ReservedConcurrentExecutions"), "ReservedConcurrentExecutions"),
-    Mistake("any role's instances are nodes", put("HeartbeatIngest", "Environment", "Variables", "NODEKEEPER_NODE_ROLE"), "NODEKEEPER_NODE_ROLE"),
     # Nodes
     Mistake("metadata without a token", put("NodeTemplate", "LaunchTemplateData", "MetadataOptions", "HttpTokens", value="optional"), "MetadataOptions"),
-    Mistake("metadata for containers", put("NodeTemplate", "LaunchTemplateData", "MetadataOptions", "HttpPutResponseHopLimit", value=2), "MetadataOptions"),
-    Mistake("a node that is powered off stays", put("NodeTemplate", "LaunchTemplateData", "InstanceInitiatedShutdownBehavior"), "InstanceInitiatedShutdownBehavior"),
-    Mistake("a volume in the clear", put("NodeTemplate", "LaunchTemplateData", "BlockDeviceMappings", 0, "Ebs", "Encrypted", value=False), "BlockDeviceMappings"),
-    Mistake("a volume that stays", put("NodeTemplate", "LaunchTemplateData", "BlockDeviceMappings", 0, "Ebs", "DeleteOnTermination", value=False), "BlockDeviceMappings"),
-    Mistake("a role that allows something", put("NodeRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AmazonS3FullAccess"]), "NodeRole.ManagedPolicyArns"),
     Mistake("nodes may change the agent", statement("NodeRole", "Agent", lambda s: s.update(Action=["s3:GetObject", "s3:PutObject"])), "NodeRole: Allow s3:PutObject on"),
-    Mistake("an agent for everybody", put("AgentBucket", "PublicAccessBlockConfiguration"), "AgentBucket"),
-    Mistake("nodes open to the world", put("NodesReachEachOther", "SourceSecurityGroupId"), "NodesReachEachOther.SourceSecurityGroupId"),
-    Mistake("a network that nobody asked for", lambda t: t["Resources"]["Network"].pop("Condition"), "Network"),
     Mistake("two networks", lambda t: t["Rules"].pop("OneNetwork"), "Rules: NodeRoleArn '', LaunchTemplateArns [''], VpcId 'vpc-0123', MakeNetwork 'true' must be refused"),
-    Mistake("a subnet without a way out", drop("Resources", "SecondSubnetRoutes"), "SecondSubnetRoutes"),
-    Mistake("nodes without an address", put("ThirdSubnet", "MapPublicIpOnLaunch"), "ThirdSubnet.MapPublicIpOnLaunch"),
     Mistake("a third zone that not every region has", put("ThirdSubnet", "AvailabilityZone", value={"Fn::Select": [2, {"Fn::GetAZs": ""}]}), "a list of 2 has no member 2"),
     Mistake("subnets in one zone", put("SecondSubnet", "AvailabilityZone", value={"Fn::Select": [0, {"Fn::GetAZs": ""}]}), "SecondSubnet.AvailabilityZone"),
-    Mistake("nodes in another network", put("NodeSecurityGroup", "VpcId"), "NodeSecurityGroup.VpcId"),
-    Mistake("a route before its gateway", lambda t: t["Resources"]["RouteOut"].pop("DependsOn"), "RouteOut.DependsOn"),
-    Mistake("nobody learns the subnets", drop("Outputs", "Subnets"), "output Subnets"),
     Mistake("a role for whoever asks", put("NodeRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "NodeRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by AWS *"),
     Mistake("a misspelled runtime", lambda t: t["Globals"]["Function"].update(Runtime="provided.al2024"), "Runtime"),
-    Mistake("runs longer than its period", put("PollAndScale", "Timeout", value=90), "Timeout"),
-    Mistake("one run at a time", put("PollAndScale", "ReservedConcurrentExecutions", value=1), "ReservedConcurrentExecutions"),
-    Mistake("a schedule too slow", put("PollAndScale", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(10 minutes)"), "PollAndScaleSchedule.ScheduleExpression"),
     Mistake("a schedule that is no expression", put("CleanStaleRecords", "Events", "Schedule", "Properties", "ScheduleExpression", value="rate(5 minute)"), "CleanStaleRecordsSchedule.ScheduleExpression"),
-    Mistake("no schedule", put("SweepDispatch", "Events"), "SweepDispatchSchedule"),
-    Mistake("schedules of two clusters collide", put("PollAndScale", "Events", "Schedule", "Properties", "Name"), "PollAndScaleSchedule.Name"),
-    Mistake("no role of the nodes in the environment", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_NODE_ROLE"), "NODEKEEPER_NODE_ROLE"),
     Mistake("the URLs swapped", put("PollAndScale", "Environment", "Variables", "NODEKEEPER_SWEEP_URL", value={"Fn::GetAtt": ["HeartbeatUrl", "FunctionUrl"]}), "NODEKEEPER_SWEEP_URL"),
-    Mistake("the cluster's name missing", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].pop("NODEKEEPER_CLUSTER"), "NODEKEEPER_CLUSTER"),
-    Mistake("a log kept forever", put("HeartbeatIngestLog", "RetentionInDays"), "HeartbeatIngestLog.RetentionInDays"),
     Mistake("functions that need each other", put("HeartbeatIngest", "Environment", "Variables", "POLL", value={"Ref": "PollAndScale"}), "ircular"),
     # Events
-    Mistake("no spot warnings", put("PollAndScale", "Events", "SpotInterruption"), "PollAndScaleSpotInterruption"),
-    Mistake("every state change wakes it", put("PollAndScale", "Events", "InstanceEnded", "Properties", "Pattern", "detail"), "PollAndScaleInstanceEnded.EventPattern.detail"),
-    Mistake("our own writes wake us", put("PollAndScale", "Events", "NewJobs", "Properties", "FilterCriteria"), "INSERT"),
-    Mistake("ended allocs wake nobody", put("PollAndScale", "Events", "EndedAllocs"), "PollAndScaleEndedAllocs"),
     Mistake("new jobs wait for a batch", put("PollAndScale", "Events", "NewJobs", "Properties", "MaximumBatchingWindowInSeconds", value=5), "PollAndScaleNewJobs.MaximumBatchingWindowInSeconds"),
     Mistake("a stream of whole rows", put("AllocsTable", "StreamSpecification", "StreamViewType", value="NEW_AND_OLD_IMAGES"), "AllocsTable.StreamSpecification.StreamViewType"),
-    Mistake("a stream that nobody reads", put("ControlTable", "StreamSpecification", value={"StreamViewType": "NEW_IMAGE"}), "ControlTable.StreamSpecification"),
-    Mistake("a stream switched off", put("PollAndScale", "Events", "NewJobs", "Properties", "Enabled", value=False), "PollAndScaleNewJobs.Enabled"),
-    Mistake("a schedule that only plans", put("PollAndScale", "Events", "Schedule", "Properties", "Input", value='{"dry_run": true}'), "PollAndScaleSchedule.Target.Input"),
-    Mistake("a table without the stream", put("JobsTable", "StreamSpecification"), "StreamArn"),
     # URLs
-    Mistake("a URL open to all", put("SweepUrl", "AuthType", value="NONE"), "SweepUrl"),
-    Mistake("only one of the two permissions", drop("Resources", "HeartbeatInvokePermission"), "HeartbeatInvokePermission"),
-    Mistake("anybody may invoke, not only by URL", put("SweepInvokePermission", "InvokedViaFunctionUrl"), "SweepInvokePermission.InvokedViaFunctionUrl"),
-    Mistake("everybody may call", put("HeartbeatUrlPermission", "Principal", value="*"), "HeartbeatUrlPermission.Principal"),
     # Policies
-    Mistake("all of DynamoDB", statement("PollAndScaleRole", "Control", lambda s: s.update(Action="dynamodb:*")), "PollAndScaleRole: Allow dynamodb:* on"),
-    Mistake("every role of the account", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.pop("Condition")), "GrantCredentialsRole: Allow sts:AssumeRole on"),
     Mistake("roles of other accounts", statement("GrantCredentialsRole", "RolesOfJobs", lambda s: s.update(Resource="arn:aws:iam::*:role/*")), "GrantCredentialsRole: Allow sts:AssumeRole on"),
-    Mistake("any table", statement("SweepDispatchRole", "Control", lambda s: s.update(Resource="*")), "SweepDispatchRole: Allow dynamodb:BatchGetItem on"),
     Mistake("somebody else's table", statement("HeartbeatIngestRole", "Nodes", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:dynamodb:${AWS::Region}:${AWS::AccountId}:table/*"})), "HeartbeatIngestRole: Allow dynamodb:BatchGetItem on"),
     Mistake("an action that does not exist", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:ReadItem")), "UNKNOWN_ACTION"),
-    Mistake("any instance may be terminated", statement("CleanStaleRecordsRole", "OwnInstances", lambda s: s.pop("Condition")), "ResourceTag"),
     Mistake("the condition on a request's tag", statement("PollAndScaleRole", "OwnInstances", lambda s: s.update(Condition={"StringEquals": {"aws:RequestTag/nodekeeper:cluster": {"Ref": "ClusterName"}}})), "ResourceTag"),
-    Mistake("launches without the tag", statement("PollAndScaleRole", "Launch", lambda s: s.pop("Condition")), "RequestTag"),
     Mistake("any launch template", statement("PollAndScaleRole", "LaunchTemplates", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ec2:${AWS::Region}:${AWS::AccountId}:launch-template/*"})), "PollAndScaleRole: Allow ec2:RunInstances on"),
-    Mistake("launches without a template", statement("PollAndScaleRole", "Launch", lambda s: s["Condition"].pop("ArnEquals")), "PollAndScaleRole: Allow ec2:RunInstances on"),
-    Mistake("any image", statement("PollAndScaleRole", "LaunchFrom", lambda s: s["Condition"].pop("Bool")), "IsLaunchTemplateResource"),
-    Mistake("any subnet's launch", statement("PollAndScaleRole", "LaunchWith", lambda s: s.pop("Condition")), "PollAndScaleRole: Allow ec2:RunInstances on"),
     Mistake("any parameter", statement("PollAndScaleRole", "Image", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:ssm:${AWS::Region}:*:parameter/*"})), "PollAndScaleRole: Allow ssm:GetParameters on"),
-    Mistake("tags at any time", statement("PollAndScaleRole", "TagAtLaunch", lambda s: s.pop("Condition")), "CreateAction"),
     Mistake("an image's parameter by one call only", statement("PollAndScaleRole", "Image", lambda s: s.update(Action=["ssm:GetParameters"])), "PollAndScaleRole: Allow ssm:GetParameter on"),
-    Mistake("a fleet of anything", statement("PollAndScaleRole", "Fleet", lambda s: s.update(Resource="*")), "ec2:CreateFleet"),
     Mistake("sweep-dispatch may launch", statement("SweepDispatchRole", "Events", lambda s: s.update(Action=["ec2:RunInstances"])), "SweepDispatchRole: Allow ec2:RunInstances on"),
-    Mistake("any role may be passed", statement("PollAndScaleRole", "NodeRole", lambda s: s.update(Resource="*")), "iam:PassRole"),
-    Mistake("a role passed to anything", statement("PollAndScaleRole", "NodeRole", lambda s: s.pop("Condition")), "iam:PassRole"),
-    Mistake("any key", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1]["Fn::If"][1].update(Resource="*"), "kms:CreateGrant"),
     Mistake("heartbeats may delete nodes", statement("HeartbeatIngestRole", "Nodes", lambda s: s["Action"].append("dynamodb:DeleteItem")), "HeartbeatIngestRole: Allow dynamodb:DeleteItem on"),
     Mistake("heartbeats may make jobs", statement("HeartbeatIngestRole", "Jobs", lambda s: s["Action"].append("dynamodb:PutItem")), "HeartbeatIngestRole: Allow dynamodb:PutItem on"),
     Mistake("sweep-dispatch may read jobs", statement("SweepDispatchRole", "Nodes", lambda s: s.update(Resource=[s["Resource"], {"Fn::GetAtt": ["JobsTable", "Arn"]}])), "SweepDispatchRole: Allow dynamodb:ConditionCheckItem on"),
-    Mistake("a call that is not allowed", statement("PollAndScaleRole", "Nodes", lambda s: s["Action"].remove("dynamodb:GetItem")), "PollAndScaleRole: Allow dynamodb:GetItem on"),
-    Mistake("prices that may not be read", statement("CleanStaleRecordsRole", "Offers", lambda s: s["Action"].remove("pricing:GetProducts")), "CleanStaleRecordsRole: Allow pricing:GetProducts on"),
     Mistake("an index that is not allowed", statement("SweepDispatchRole", "HandlesDue", lambda s: s.update(Resource={"Fn::GetAtt": ["HandlesTable", "Arn"]})), "SweepDispatchRole: Allow dynamodb:Query on"),
     Mistake("a function without its log", statement("SweepDispatchRole", "Log", lambda s: s.update(Action="logs:PutLogEvents")), "SweepDispatchRole: Allow logs:CreateLogStream on"),
     Mistake("another function's log", statement("SweepDispatchRole", "Log", lambda s: s.update(Resource={"Fn::GetAtt": ["PollAndScaleLog", "Arn"]})), "SweepDispatchRole: Allow logs:CreateLogStream on"),
-    Mistake("a role that makes users", lambda t: properties("PollAndScaleRole")(t)["Policies"][0]["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "iam:CreateUser", "Resource": "arn:aws:iam::123456789012:user/x"}), "PollAndScaleRole: Allow iam:CreateUser on"),
-    Mistake("a table open to another account", put("JobsTable", "ResourcePolicy", value={"PolicyDocument": {"Version": "2012-10-17", "Statement": []}}), "JobsTable.ResourcePolicy"),
-    Mistake("pages of other sites", put("HeartbeatUrl", "Cors", value={"AllowOrigins": ["*"]}), "HeartbeatUrl.Cors"),
     Mistake("a role of one's own without templates", lambda t: t["Rules"].pop("OwnRole"), "must be refused"),
     Mistake("a role for every account", put("SweepDispatchRole", "AssumeRolePolicyDocument", "Statement", 0, "Principal", value={"AWS": "*"}), "SweepDispatchRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by AWS *"),
-    Mistake("a managed policy", put("PollAndScaleRole", "ManagedPolicyArns", value=["arn:aws:iam::aws:policy/AdministratorAccess"]), "PollAndScaleRole.ManagedPolicyArns"),
-    Mistake("submitters may change nodes", lambda t: next(s for s in properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Follow").pop("Condition"), "SubmitterPolicy: Allow dynamodb:UpdateItem on"),
     Mistake("nodes may read outputs", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2].update(Action=["s3:PutObject", "s3:GetObject"]), "NodeRole: Allow s3:GetObject on"),
     Mistake("nodes may write outputs of other clusters", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-2].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::demo-logs/nodes/*"}), "NodeRole: Allow s3:PutObject on"),
-    Mistake("a second bucket", lambda t: t["Resources"]["OutputBucket"].pop("Condition"), "OutputBucket"),
-    Mistake("operators may not read prices", lambda t: next(s for s in properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"] if s.get("Sid") == "Offers")["Action"].remove("pricing:GetProducts"), "OperatorPolicy: Allow pricing:GetProducts on"),
     Mistake("poll-and-scale may read prices", statement("PollAndScaleRole", "Observe", lambda s: s.update(Action=["ec2:DescribeInstances", "pricing:GetProducts"])), "PollAndScaleRole: Allow pricing:GetProducts on"),
     Mistake("operators may read any bucket", lambda t: properties("OperatorPolicy")(t)["PolicyDocument"]["Statement"][-2].update(Resource="*"), "OperatorPolicy: Allow s3:GetObject on"),
     Mistake("submitters may overwrite outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"][-1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::demo-logs/nodes/${ClusterName}/*"}), "SubmitterPolicy: Allow s3:PutObject on"),
     Mistake("nodes may read what other jobs printed", lambda t: properties("NodeRole")(t)["Policies"][0]["PolicyDocument"]["Statement"][-1].update(Resource={"Fn::Sub": "arn:${AWS::Partition}:s3:::demo-logs/nodes/${ClusterName}/*"}), "NodeRole: Allow s3:GetObject on"),
     Mistake("submitters may not read outputs", lambda t: properties("SubmitterPolicy")(t)["PolicyDocument"]["Statement"].pop(-2), "SubmitterPolicy: Allow s3:GetObject on"),
     # Alarms, outputs
-    Mistake("an alarm before the first run", put("PollAndScaleSilent", "TreatMissingData", value="breaching"), "PollAndScaleSilent.TreatMissingData"),
-    Mistake("silence that nobody hears", put("CleanStaleRecordsSilent", "InsufficientDataActions"), "CleanStaleRecordsSilent.InsufficientDataActions"),
-    Mistake("debug lines that Lambda drops", put("PollAndScale", "LoggingConfig", "ApplicationLogLevel"), "PollAndScale.LoggingConfig.ApplicationLogLevel"),
     Mistake("a query that leaves a function out", lambda t: properties("TroubleQuery")(t)["LogGroupNames"].pop(), "TroubleQuery.LogGroupNames"),
-    Mistake("silence is no alarm", put("PollAndScaleSilent", "TreatMissingData", value="notBreaching"), "TreatMissingData"),
     Mistake("silence hidden by reports", put("SweepDispatchSilent", "Metrics", 1, "MetricStat", "Metric", value={"Namespace": "AWS/Lambda", "MetricName": "Invocations", "Dimensions": [{"Name": "FunctionName", "Value": {"Ref": "SweepDispatch"}}]}), "SweepDispatchSilent.Metrics.1.MetricStat.Metric.Dimensions.Name"),
     Mistake("an alarm on another function", put("HeartbeatIngestErrors", "Dimensions", 0, "Value", value={"Ref": "SweepDispatch"}), "HeartbeatIngestErrors"),
-    Mistake("an alarm that tells nobody", put("CleanStaleRecordsThrottles", "AlarmActions"), "CleanStaleRecordsThrottles.AlarmActions"),
-    Mistake("no alarm for silence", drop("Resources", "CleanStaleRecordsSilent"), "CleanStaleRecordsSilent"),
-    Mistake("an alarm that does not say when it is over", put("PollAndScaleErrors", "OKActions"), "PollAndScaleErrors.OKActions"),
-    Mistake("runs that a request of a node hides", put("SweepDispatch", "Events", "Schedule", "Properties", "GroupName"), "SweepDispatchSchedule.GroupName"),
-    Mistake("no alarm for brakes", put("PollAndScaleSigns", "AlarmName", value="x"), "sign brake: the alarm demo-poll-and-scale-signs is missing"),
-    Mistake("a second sign that nobody hears of", drop("Resources", "CleanStaleRecordsMoreSigns"), "CleanStaleRecordsMoreSigns"),
-    Mistake("a mail that does not say where to look", put("SweepDispatchSigns", "AlarmDescription", value="See `nodekeeper status`, and SignsWrong."), "sign function: the description of demo-sweep-dispatch-signs does not say `function`"),
+    Mistake("an alarm of another name", put("PollAndScaleSigns", "AlarmName", value="x"), "PollAndScaleSigns.AlarmName"),
+    Mistake("a mail that does not say where to look", put("SweepDispatchSigns", "AlarmDescription", value="See `nodekeeper status`, and SignsWrong."), "SweepDispatchSigns.AlarmDescription"),
+    Mistake("a mail that names a wrong time", put("CleanStaleRecordsSilent", "AlarmDescription", value="clean-stale-records has had no run for 5 minutes. See its schedule."), "CleanStaleRecordsSilent.AlarmDescription"),
     Mistake("an alarm on another function's signs", put("CleanStaleRecordsSigns", "Dimensions", 1, "Value", value="poll-and-scale"), "CleanStaleRecordsSigns.Dimensions.1.Value"),
-    Mistake("an alarm on a metric that nobody emits", put("SweepDispatchSigns", "MetricName", value="WrongSigns"), "SweepDispatchSigns.MetricName"),
     Mistake("an alarm on another cluster", put("PollAndScaleSigns", "Dimensions", 0, "Value", value="other"), "PollAndScaleSigns.Dimensions.0.Value"),
-    Mistake("an alarm that one run raises", put("PollAndScaleSigns", "DatapointsToAlarm", value=1), "PollAndScaleSigns.DatapointsToAlarm"),
     Mistake("an alarm for more signs that one raises", put("PollAndScaleMoreSigns", "Threshold", value=1), "PollAndScaleMoreSigns.Threshold"),
-    Mistake("an idle cluster raises an alarm", put("PollAndScaleSigns", "TreatMissingData", value="breaching"), "PollAndScaleSigns.TreatMissingData"),
     Mistake("an alarm that a sum raises", put("CleanStaleRecordsSigns", "Statistic", value="Sum"), "CleanStaleRecordsSigns.Statistic"),
     Mistake("an alarm in every fleet that grows", put("NodesNotReady", "Statistic", value="Maximum"), "NodesNotReady.Statistic"),
-    Mistake("an alarm that no deployer can set", put("NodesNotReady", "Threshold", value=0), "NodesNotReady.Threshold"),
-    Mistake("a dashboard that nobody asked for", lambda t: t["Resources"]["Dashboard"].pop("Condition"), "Dashboard"),
     Mistake("an alarm that the dashboard does not show", lambda t: dashboard(t, '"${PollAndScaleSigns.Arn}",', ""), "Dashboard.DashboardBody.widgets.8.properties.alarms"),
     Mistake("a graph of another function's metric", lambda t: dashboard(t, '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "poll-and-scale"', '"NodesNotReady", "Cluster", "${ClusterName}", "Function", "sweep-dispatch"'), "Dashboard.DashboardBody.widgets.2.properties.metrics.3.5"),
     Mistake("an alarm of the job events that the dashboard does not show", lambda t: dashboard(t, "${MoreAlarms}", ""), "Dashboard.DashboardBody.widgets.8.properties.alarms"),
     # Job events
-    Mistake("job events that nobody asked for", lambda t: t["Resources"]["JobEventsPipe"].pop("Condition"), "JobEventsPipe"),
     Mistake("a pipe that sends each change of a job", put("JobEventsPipe", "SourceParameters", "FilterCriteria", "Filters", value=[]), "JobEventsPipe.SourceParameters.FilterCriteria.Filters"),
     Mistake("an end is told with each later change", lambda t: pattern(t, ',"OldImage":{"end":{"M":{"state":{"S":[{"exists":false}]}}}}'), "JobEventsPipe.SourceParameters.FilterCriteria.Filters.Pattern.dynamodb.OldImage"),
     Mistake("a stream that does not show what ends", put("JobsTable", "StreamSpecification", "StreamViewType", value="NEW_IMAGE"), "JobsTable.StreamSpecification.StreamViewType"),
     Mistake("a field that no row has", lambda t: template_of_event(t, "end.M.cause.S", "tries.M.cause.M.kind.S"), "JobEventsPipe.TargetParameters.InputTemplate.cause"),
     Mistake("an event with the environment", lambda t: template_of_event(t, '"cluster"', '"env": <$.dynamodb.NewImage.env.M>, "cluster"'), "JobEventsPipe.TargetParameters.InputTemplate"),
-    Mistake("a batch that no bus takes", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "BatchSize", value=100), "JobEventsPipe.SourceParameters.DynamoDBStreamParameters.BatchSize"),
-    Mistake("an event that is lost without a word", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig"), "JobEventsPipe.SourceParameters.DynamoDBStreamParameters.DeadLetterConfig"),
-    Mistake("lost events that nobody hears of", drop("Resources", "JobEventsLost"), "JobEventsLost"),
+    Mistake("lost events for the URL of a queue", put("JobEventsPipe", "SourceParameters", "DynamoDBStreamParameters", "DeadLetterConfig", "Arn", value={"Ref": "JobEventsLostQueue"}), "JobEventsPipe.SourceParameters.DynamoDBStreamParameters.DeadLetterConfig.Arn"),
     Mistake("the pipe puts events on any bus", statement("JobEventsRole", "Bus", lambda s: s.update(Resource={"Fn::Sub": "arn:aws:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"})), "JobEventsRole: Allow events:PutEvents on"),
     Mistake("the pipe reads the jobs table", statement("JobEventsRole", "JobsStream", lambda s: s["Action"].append("dynamodb:DescribeTable")), "JobEventsRole: Allow dynamodb:DescribeTable on"),
     Mistake("the pipe's role for a function", lambda t: properties("JobEventsRole")(t)["AssumeRolePolicyDocument"]["Statement"][0].update(Principal={"Service": "lambda.amazonaws.com"}), "JobEventsRole.AssumeRolePolicyDocument: Allow sts:AssumeRole by Service lambda.amazonaws.com"),
-    Mistake("nobody learns the name of the bus", drop("Outputs", "JobEventBus"), "output JobEventBus"),
-    Mistake("no output for a URL", drop("Outputs", "HeartbeatUrl"), "output HeartbeatUrl"),
     # Only a linter sees these
     Mistake("a property that does not exist", put("NodesTable", "TimeToLive", value={"Enabled": True}), "E3002"),
     Mistake("a parameter used by nothing", lambda t: t["Parameters"].update(Unused={"Type": "String"}), "W2001"),
@@ -277,6 +190,20 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+# The same for the stacks beside it.
+of_file = lambda file: lambda *of: Mistake(*of, file=file)  # noqa: E731
+of_notify, of_accounting = of_file(check.NOTIFY), of_file(check.ACCOUNTING)
+MISTAKES += [
+    of_notify("a text that EventBridge does not take", put("FailedJobs", "Targets", 0, "InputTransformer", "InputTemplate", value="<cluster>: job <job> <name> is <state>: <reason>"), "FailedJobs.Targets.InputTransformer.InputTemplate"),
+    of_notify("a rule's name in place of its ARN", put("FailedJobsTopicPolicy", "PolicyDocument", "Statement", 0, "Condition", "ArnEquals", "aws:SourceArn", value={"Ref": "FailedJobs"}), "FailedJobsTopicPolicy: Allow sns:Publish on"),
+    of_accounting("events that go with the stack", lambda t: t["Resources"]["Events"].update(DeletionPolicy="Delete"), "Events.DeletionPolicy"),
+    of_accounting("events that expire", put("Events", "LifecycleConfiguration", "Rules", 0, "Prefix", value=""), "Events.LifecycleConfiguration.Rules.Prefix"),
+    of_accounting("all events in one line", put("Stream", "ExtendedS3DestinationConfiguration", "ProcessingConfiguration"), "Stream.ExtendedS3DestinationConfiguration.ProcessingConfiguration"),
+    of_accounting("months that the table does not find", put("Stream", "ExtendedS3DestinationConfiguration", "Prefix", value="jobs/month=!{timestamp:yyyy-MM-dd}/"), "Stream.ExtendedS3DestinationConfiguration.Prefix"),
+    of_accounting("events in an envelope", put("Ends", "Targets", 0, "InputPath"), "Ends.Targets.InputPath"),
+    of_accounting("a field without a column", lambda t: properties("Jobs")(t)["TableInput"]["StorageDescriptor"]["Columns"].pop(), "Jobs.TableInput.StorageDescriptor.Columns"),
+    of_accounting("a stream that writes to any bucket", put("StreamRole", "Policies", 0, "PolicyDocument", "Statement", 0, "Resource", value="*"), "StreamRole: Allow s3:PutObject on *"),
+]  # fmt: skip
 # The same for the contract: the template must follow what the project defines.
 CONTRACT_MISTAKES = [
     Mistake("a period that the template does not have", row("poll-and-scale", period_s=120), "PollAndScaleMoreSigns.DatapointsToAlarm"),
@@ -290,7 +217,8 @@ CONTRACT_MISTAKES = [
     Mistake("a block without a function", lambda c: c["functions"].pop(), "the table of functions does not"),
     Mistake("a metric with an alarm that its function does not emit", lambda c: c["metrics"]["names"]["sweep-dispatch"].remove("SignsWrong"), "alarms and dashboard: nothing emits nodekeeper SignsWrong of sweep-dispatch"),
     Mistake("metrics in another namespace", lambda c: c["metrics"].update(namespace="other"), "alarms and dashboard: nothing emits nodekeeper SignsWrong of clean-stale-records"),
-    Mistake("a sign that no alarm tells", lambda c: c["metrics"]["signs"].append({"sign": "gpus", "alarm": "poll-and-scale-signs"}), "does not say `gpus`"),
+    Mistake("a sign that a mail does not name", lambda c: c["metrics"]["signs"].append({"sign": "gpus", "alarm": "poll-and-scale-signs"}), "PollAndScaleSigns.AlarmDescription"),
+    Mistake("a sign that no alarm tells", lambda c: c["metrics"]["signs"].append({"sign": "gpus", "alarm": "gpus"}), "sign gpus: there is no alarm gpus"),
     Mistake("a definition beyond DynamoDB's limit", lambda c: widest_index(c)["projection"].update(attributes=[f"a{n}" for n in range(PROJECTED_BY_INDEX + 1)]), "at most 20"),
 ]  # fmt: skip
 
@@ -303,7 +231,7 @@ CHOSEN = [*MISTAKES, *CONTRACT_MISTAKES]
 
 # What a drawn mistake may change: the place in the template, and why no check is needed.
 HARMLESS = [
-    (r"(^|\.)(Description|ConstraintDescription|AssertDescription|AlarmDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
+    (r"(^|\.)(Description|ConstraintDescription|AssertDescription|GroupDescription|Sid|PolicyName)(\.Fn::Sub)?$", "a text for people"),
     (r"^(AWSTemplateFormatVersion|Description)", "about the file, not the stack"),
 ]
 
@@ -393,7 +321,7 @@ def ignored(template: dict[str, Any], parameters: dict[str, check.Parameter]) ->
                 if literal is None or path[0] == "Globals":
                     continue
                 yield Drawn(path, "ignore", literal)
-                for condition in template["Conditions"]:
+                for condition in template.get("Conditions", {}):
                     if use == {"Ref": name} and "Fn::If" not in path[-2:]:
                         yield Drawn(path, "ignore sometimes", {"Fn::If": [condition, use, literal]})
                         yield Drawn(path, "ignore sometimes", {"Fn::If": [condition, literal, use]})
@@ -416,6 +344,16 @@ def weakened(template: dict[str, Any]) -> Iterator[Drawn]:
                 yield Drawn(path, "weaken", {**condition, test: {**keys, f"{key}x": value}})
 
 
+def confused(template: dict[str, Any]) -> Iterator[Drawn]:
+    """A name in place of an ARN."""
+    for path, use in nodes(template):
+        if isinstance(use, dict) and "Fn::GetAtt" in use:
+            logical_id, attribute = use["Fn::GetAtt"] if isinstance(use["Fn::GetAtt"], list) else use["Fn::GetAtt"].split(".")
+            yield Drawn(path, "confuse", {"Ref": logical_id})
+        elif isinstance(use, str) and ".Arn}" in use:
+            yield Drawn(path, "confuse", use.replace(".Arn}", "}", 1))
+
+
 def opened(template: dict[str, Any]) -> Iterator[Drawn]:
     """Outputs for other stacks, and other macros."""
     for name in template["Outputs"]:
@@ -433,17 +371,16 @@ def nodes(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ..
         yield from nodes(value, (*path, key))
 
 
-def families(file: Path, parameters: dict[str, check.Parameter]) -> list[Drawn]:
+def families(file: Path) -> list[Drawn]:
     """Everything that can be drawn for one template."""
     template = yaml_parse(file.read_text())
-    found = (*every_mistake(template), *additions(template), *ignored(template, parameters), *weakened(template), *opened(template))
+    found = (*every_mistake(template), *additions(template), *ignored(template, check.OF[file.name]), *weakened(template), *confused(template), *opened(template))
     return [replace(drawn, file=file) for drawn in found if not harmless(drawn)]
 
 
 def is_the_same(drawn: Drawn, source: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether the stack is the same with a mistake, for many choices of the parameters: then it is none."""
-    parameters = check.PARAMETERS if drawn.file == check.TEMPLATE else check.OF_NOTIFY
-    rng, values = random.Random(0), check.factors(parameters)
+    rng, values = random.Random(0), check.factors(check.OF[drawn.file.name])
     try:
         was, is_ = (check.expand(t) if drawn.file == check.TEMPLATE else t for t in (before, source))
         chosen = [{k: v for of in values for k, v in rng.choice(of).items()} for _ in range(200)]
@@ -504,18 +441,18 @@ def harmless(drawn: Drawn) -> bool:
 def missed(which: int | Drawn, document: dict[str, Any]) -> str | None:
     """The mistake, if the check does not find it. A chosen mistake is given by its number: functions stay in a process."""
     mistake = CHOSEN[which] if isinstance(which, int) else which
-    file = check.TEMPLATE if isinstance(mistake, Mistake) else mistake.file
-    source, contract = yaml_parse(file.read_text()), copy.deepcopy(document)
+    source, contract = yaml_parse(mistake.file.read_text()), copy.deepcopy(document)
     in_contract = mistake in CONTRACT_MISTAKES
     mistake.make(contract if in_contract else source)
     words = mistake.finding if isinstance(mistake, Mistake) else ""
     text = json.dumps(source)
     try:
-        findings = check.check(text, Contract.read(contract)) if file == check.TEMPLATE else check.check_notify(text)
+        known = Contract.read(contract)
+        findings = check.check(text, known) if mistake.file == check.TEMPLATE else check.check_beside(mistake.file.name, text, known)
         found = any(words in finding for finding in findings)
     except Exception as error:  # a linter gave up: the template is not usable
         found = not words or words in str(error)
-    if found or (isinstance(mistake, Drawn) and is_the_same(mistake, source, yaml_parse(file.read_text()))):
+    if found or (isinstance(mistake, Drawn) and is_the_same(mistake, source, yaml_parse(mistake.file.read_text()))):
         return None
     return mistake.name if isinstance(mistake, Mistake) else str(mistake)
 
@@ -532,7 +469,7 @@ def main() -> int:
 
     document = json.load(sys.stdin) if options.contract == "-" else json.loads(Path(options.contract).read_text())
     rng = random.Random(options.seed)
-    possible = [*families(check.TEMPLATE, check.PARAMETERS), *families(check.NOTIFY, check.OF_NOTIFY)]
+    possible = [drawn for file in (check.TEMPLATE, check.NOTIFY, check.ACCOUNTING) for drawn in families(file)]
     by_kind: dict[str, list[Drawn]] = {}
     for drawn in possible:
         by_kind.setdefault(f"{drawn.file.stem}: {drawn.kind}", []).append(drawn)

@@ -1,4 +1,4 @@
-"""What the two templates must become: every resource with every property, and every output, for any parameters.
+"""What the three templates must become: every resource with every property, and every output, for any parameters.
 
 `check.py` works the templates out for many choices of their parameters, and compares each with the picture of the same choice. What the
 picture does not have is a finding, so nothing of a template stays unlooked at. Tables, functions, metrics and fields of events come from
@@ -22,7 +22,7 @@ CALLS = json.loads((HERE / "calls.json").read_text())
 PEOPLE = json.loads((HERE / "people.json").read_text())
 READS = ("BatchGetItem", "GetItem", "Query", "Scan")
 VERSION = "2012-10-17"
-TEXTS = {"AlarmDescription", "Description", "GroupDescription", "PolicyName", "Sid", "title"}
+TEXTS = {"Description", "GroupDescription", "PolicyName", "Sid", "title"}
 
 Resources = dict[str, dict[str, Any]]
 
@@ -64,7 +64,7 @@ class Function:
     @property
     def logical_id(self) -> str:
         """poll-and-scale is PollAndScale."""
-        return "".join(word.capitalize() for word in self.name.split("-"))
+        return camel(self.name)
 
     @property
     def short(self) -> str:
@@ -80,6 +80,8 @@ class Function:
         return NEEDS[self.name]
 
 
+# No object is public.
+CLOSED = {"PublicAccessBlockConfiguration": dict.fromkeys(("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True)}
 # What outlives the stack.
 KEPT = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 # What a stream shows of a row: no more than its readers need. The other tables have no stream.
@@ -156,6 +158,10 @@ WRONG_RARE_RUNS = (2, 3)
 AT_LEAST, MORE, LESS = "GreaterThanOrEqualToThreshold", "GreaterThanThreshold", "LessThanThreshold"
 
 
+def camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
 def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
@@ -192,22 +198,11 @@ def trust(service: str) -> dict[str, Any]:
     return {"Version": VERSION, "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}}]}
 
 
-class Picture:
-    """The stack of `template.yaml` for one choice of its parameters."""
+class Place:
+    """Where a stack is, and what its ARNs are there."""
 
-    def __init__(self, tables: list[dict[str, Any]], functions: list[Function], job_event: list[str], parameters: dict[str, Any]) -> None:
-        self.tables, self.functions, self.job_event, self.p = tables, functions, job_event, parameters
-        self.cluster = parameters["ClusterName"]
-        self.makes_bucket = not parameters["OutputS3"]
-        self.stored = parameters["OutputS3"] or f"{self.cluster}-outputbucket"
-        self.makes_nodes = not parameters["NodeRoleArn"]
-        self.makes_network = parameters["MakeNetwork"] == "true"
-        self.node_role = self.iam("role/NodeRole") if self.makes_nodes else parameters["NodeRoleArn"]
-        of_stack = [self.arn("ec2", "launch-template/NodeTemplate")]
-        self.templates = of_stack if self.makes_nodes else parameters["LaunchTemplateArns"]
-        self.topics = [self.arn("sns", "AlarmTopic")]
-
-    # ---- Names
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.p, self.cluster = parameters, parameters.get("ClusterName") or parameters["Cluster"]
 
     def arn(self, service: str, rest: str, account: str | None = None) -> str:
         place = self.p
@@ -218,6 +213,27 @@ class Picture:
 
     def s3(self, rest: str) -> str:
         return f"arn:{self.p['AWS::Partition']}:s3:::{rest}"
+
+    def role(self, service: str, grants: Grants) -> dict[str, Any]:
+        return {"AWS::IAM::Role": None, "AssumeRolePolicyDocument": trust(service), "Policies": [{"PolicyDocument": grants.document()}]}
+
+
+class Picture(Place):
+    """The stack of `template.yaml` for one choice of its parameters. `project` is the contract."""
+
+    def __init__(self, project: Any, functions: list[Function], parameters: dict[str, Any]) -> None:
+        super().__init__(parameters)
+        self.tables, self.functions, self.job_event, self.signs = project.tables, functions, project.job_event, project.metrics["signs"]
+        self.makes_bucket = not parameters["OutputS3"]
+        self.stored = parameters["OutputS3"] or f"{self.cluster}-outputbucket"
+        self.makes_nodes = not parameters["NodeRoleArn"]
+        self.makes_network = parameters["MakeNetwork"] == "true"
+        self.node_role = self.iam("role/NodeRole") if self.makes_nodes else parameters["NodeRoleArn"]
+        of_stack = [self.arn("ec2", "launch-template/NodeTemplate")]
+        self.templates = of_stack if self.makes_nodes else parameters["LaunchTemplateArns"]
+        self.topics = [self.arn("sns", "AlarmTopic")]
+
+    # ---- Names
 
     def table(self, name: str) -> str:
         """The ARN of "jobs", of its index "jobs/queue", of its streams "jobs/stream"."""
@@ -385,9 +401,6 @@ class Picture:
 
     # ---- Rights
 
-    def role(self, service: str, grants: Grants) -> dict[str, Any]:
-        return {"AWS::IAM::Role": None, "AssumeRolePolicyDocument": trust(service), "Policies": [{"PolicyDocument": grants.document()}]}
-
     def rights(self, function: Function) -> Grants:
         """What a function calls, and nothing else."""
         grants = Grants()
@@ -473,12 +486,11 @@ class Picture:
         name = f"{self.cluster}-{id_.lower()}"
         arn = self.s3(name)
         tls = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": [arn, f"{arn}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
-        closed = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
         properties = {
             "AWS::S3::Bucket": None,
             "BucketEncryption": {"ServerSideEncryptionConfiguration": [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]},
             "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
-            "PublicAccessBlockConfiguration": dict.fromkeys(closed, True),
+            **CLOSED,
         }
         policy = {"AWS::S3::BucketPolicy": None, "Bucket": name, "PolicyDocument": {"Version": VERSION, "Statement": [tls]}}
         return {id_: as_resource(properties), f"{id_}Policy": as_resource(policy)}
@@ -628,22 +640,21 @@ class Picture:
 
     def of_alarms(self) -> Resources:
         """Each alarm can go off, and has a receiver: on errors, throttles, refusals, silence, and what the runs found."""
-        found: dict[str, dict[str, Any]] = {"NodesNotReady": self.not_ready()}
+        found = {"nodes-not-ready": self.not_ready()} | ({"job-events-lost": self.lost_events()} if self.has_job_events else {})
         for function in self.functions:
-            name, id_ = f"{self.cluster}-{function.name}", function.logical_id
-            found[f"{id_}Errors"] = {"AlarmName": f"{name}-errors", **counts(name, "Errors", 2)}
-            found[f"{id_}Throttles"] = {"AlarmName": f"{name}-throttles", **counts(name, "Throttles", 2)}
+            name, of = f"{self.cluster}-{function.name}", function.name
+            found[f"{of}-errors"] = counts(name, "Errors", 2) | says(f"{of} has been failing for ten minutes. See its log.")
+            throttled = f"{of} has been throttled for ten minutes. See the account's concurrency limit."
+            found[f"{of}-throttles"] = counts(name, "Throttles", 2) | says(throttled)
             if function.routes:
                 # Strangers may call a URL. What they cost is limited by UrlConcurrency, and this tells somebody.
-                found[f"{id_}Refused"] = {"AlarmName": f"{name}-refused", **counts(name, "Url4xxCount", 1), **when(MORE, self.p["RefusedRequestsAlarm"])}
+                refused = f"{of} refuses many requests. Strangers call its URL, or nodes have wrong credentials."
+                found[f"{of}-refused"] = counts(name, "Url4xxCount", 1) | when(MORE, self.p["RefusedRequestsAlarm"]) | says(refused)
             if function.every_min is not None:
-                found[f"{id_}Silent"] = {"AlarmName": f"{name}-silent", "InsufficientDataActions": self.topics, **silence(name, function)}
-                found[f"{id_}Signs"] = {"AlarmName": f"{name}-signs", **self.wrong_signs(function, 1)}
-                found[f"{id_}MoreSigns"] = {"AlarmName": f"{name}-more-signs", **self.wrong_signs(function, 2)}
-        if self.has_job_events:
-            found["JobEventsLost"] = self.lost_events()
+                found[f"{of}-silent"] = {"InsufficientDataActions": self.topics, **silence(name, function)}
+                found |= {f"{of}-signs": self.wrong_signs(function, 1), f"{of}-more-signs": self.wrong_signs(function, 2)}
         told = {"AWS::CloudWatch::Alarm": None, "AlarmActions": self.topics, "OKActions": self.topics}
-        resources: Resources = {name: told | alarm for name, alarm in found.items()}
+        resources: Resources = {camel(name): told | {"AlarmName": f"{self.cluster}-{name}"} | alarm for name, alarm in found.items()}
         resources["AlarmTopic"] = {"AWS::SNS::Topic": None, "TopicName": f"{self.cluster}-alarms"}
         if email := self.p["AlarmEmail"]:
             resources["AlarmSubscription"] = {"AWS::SNS::Subscription": None, "TopicArn": self.topics[0], "Protocol": "email", "Endpoint": email}
@@ -657,22 +668,27 @@ class Picture:
         """An alarm that goes off when so many signs of a function are wrong in so many of its last runs."""
         enough, of = WRONG_RUNS if function.every_min == 1 else WRONG_RARE_RUNS
         periods = {"Statistic": "Maximum", "Period": function.period_s, "EvaluationPeriods": of, "DatapointsToAlarm": enough}
+        *signs, last = [f"`{told['sign']}`" for told in self.signs if told["alarm"] == f"{function.name}-signs"]
+        said = f"a sign has been wrong: {', '.join(signs)} or {last}" if least == 1 else f"more than one sign has been wrong, of {', '.join(signs)} and {last}"
+        text = f"{'For three minutes' if function.every_min == 1 else 'In two of three runs'} {said}. `nodekeeper status` says which, and what to do. "
+        text += f"The metric is SignsWrong of {function.name}, and `wrong` in its log names the signs."
         # A function without a wrong sign emits nothing. Silence has an alarm of its own.
-        return self.of_cluster("SignsWrong", function.name) | periods | when(AT_LEAST, least)
+        return self.of_cluster("SignsWrong", function.name) | periods | when(AT_LEAST, least) | says(text)
 
     def not_ready(self) -> dict[str, Any]:
         """An alarm that goes off when nodes are wanted and not ready for half an hour. An idle cluster emits nothing."""
         # Nodes boot one after the other in a growing fleet, so the most that were not ready in a period say nothing.
-        periods = {"AlarmName": f"{self.cluster}-nodes-not-ready", "Statistic": "Minimum", "Period": 300, "EvaluationPeriods": 6, "DatapointsToAlarm": 6}
-        return self.of_cluster("NodesNotReady", "poll-and-scale") | periods | when(MORE, self.p["NotReadyNodesAlarm"])
+        periods = {"Statistic": "Minimum", "Period": 300, "EvaluationPeriods": 6, "DatapointsToAlarm": 6}
+        text = "For 30 minutes nodes have been wanted that are not ready. `nodekeeper plan` says what limits launches and which nodes boot."
+        return self.of_cluster("NodesNotReady", "poll-and-scale") | periods | when(MORE, self.p["NotReadyNodesAlarm"]) | says(text)
 
     def lost_events(self) -> dict[str, Any]:
         """The alarm that goes off while there are messages about lost events. SQS has no data of a queue that nobody used for hours."""
-        name = f"{self.cluster}-job-events-lost"
+        text = "The ends of jobs are not on the bus of the job events. The messages in the queue of the lost events say why. The jobs are in"
         return {
-            "AlarmName": name, "Namespace": "AWS/SQS", "MetricName": "ApproximateNumberOfMessagesVisible",
-            "Dimensions": [{"Name": "QueueName", "Value": name}], "Statistic": "Maximum", "Period": 300, "EvaluationPeriods": 1,
-            **when(AT_LEAST, 1),
+            "Namespace": "AWS/SQS", "MetricName": "ApproximateNumberOfMessagesVisible", "Statistic": "Maximum", "Period": 300, "EvaluationPeriods": 1,
+            "Dimensions": [{"Name": "QueueName", "Value": f"{self.cluster}-job-events-lost"}], **when(AT_LEAST, 1),
+            **says(f"{text} `nodekeeper jobs --all`. Empty the queue when you know them."),
         }  # fmt: skip
 
     def of_dashboard(self) -> Resources:
@@ -724,6 +740,10 @@ def when(compared: str, threshold: int, missing: str = "notBreaching") -> dict[s
     return {"ComparisonOperator": compared, "Threshold": threshold, "TreatMissingData": missing}
 
 
+def says(text: str) -> dict[str, Any]:
+    return {"AlarmDescription": text}
+
+
 def counts(function: str, metric: str, periods: int) -> dict[str, Any]:
     """An alarm that goes off when Lambda counts one of these in each of so many periods of five minutes."""
     # An idle fleet sends nothing. Silence has an alarm of its own.
@@ -737,7 +757,9 @@ def of_lambda(function: str, metric: str) -> dict[str, Any]:
 def silence(name: str, function: Function) -> dict[str, Any]:
     """An alarm that tells when there was no run for five periods: then it has no data any more. It begins without data, and tells nothing."""
     runs = scheduled_runs(name) if function.routes else {**of_lambda(name, "Invocations"), "Statistic": "Sum", "Period": 300}
-    return {**runs, "EvaluationPeriods": SILENT_PERIODS * (function.period_s or 0) // 300, **when(LESS, 1, "missing")}
+    lasting, (run, see) = SILENT_PERIODS * (function.period_s or 0), ("successful run", "log") if function.routes else ("run", "schedule")
+    text = says(f"{function.name} has had no {run} for {lasting // 60} minutes. See its {see}.")
+    return {**runs, "EvaluationPeriods": lasting // 300, **when(LESS, 1, "missing"), **text}
 
 
 def scheduled_runs(name: str) -> dict[str, Any]:
@@ -753,17 +775,17 @@ def scheduled_runs(name: str) -> dict[str, Any]:
     return {"Metrics": [{"Id": "successes", "Expression": "runs - errors - FILL(refused, 0)", "ReturnData": True}, *metrics]}
 
 
-def notices(p: dict[str, Any]) -> tuple[Resources, dict[str, Any]]:
+def notices(p: dict[str, Any], job_event: list[str]) -> tuple[Resources, dict[str, Any]]:
     """The stack of `notify.yaml`: its resources and its outputs."""
-    place = f"{p['AWS::Region']}:{p['AWS::AccountId']}"
-    arn = lambda service, rest: f"arn:{p['AWS::Partition']}:{service}:{place}:{rest}"  # noqa: E731
-    topic, bus = arn("sns", "FailedJobsTopic"), f"{p['Cluster']}-jobs"
+    place, bus = Place(p), f"{p['Cluster']}-jobs"
+    topic = place.arn("sns", "FailedJobsTopic")
     publish = {
         "Effect": "Allow", "Action": "sns:Publish", "Principal": {"Service": "events.amazonaws.com"}, "Resource": topic,
-        "Condition": {"ArnEquals": {"aws:SourceArn": arn("events", "rule/FailedJobs")}},
+        "Condition": {"ArnEquals": {"aws:SourceArn": place.arn("events", "rule/FailedJobs")}},
     }  # fmt: skip
-    told = {name: f"$.detail.{field}" for name, field in {"cluster": "cluster", "job": "job_id", "name": "name", "state": "state", "reason": "reason"}.items()}
-    mail = {"InputPathsMap": told, "InputTemplate": "<cluster>: job <job> <name> is <state>: <reason>"}
+    told = {"cluster": "cluster", "job": "job_id"} | {field: field for field in ("name", "state", "reason") if field in job_event}
+    # EventBridge takes a text in quotes only.
+    mail = {"InputPathsMap": {k: f"$.detail.{field}" for k, field in told.items()}, "InputTemplate": '"<cluster>: job <job> <name> is <state>: <reason>"'}
     found: Resources = {
         "FailedJobsTopic": {"AWS::SNS::Topic": None, "TopicName": f"{p['Cluster']}-failed-jobs"},
         "FailedJobsTopicPolicy": {"AWS::SNS::TopicPolicy": None, "Topics": [topic], "PolicyDocument": {"Version": VERSION, "Statement": [publish]}},
@@ -776,23 +798,73 @@ def notices(p: dict[str, Any]) -> tuple[Resources, dict[str, Any]]:
     if p["Mail"]:
         found["FailedJobsMail"] = {"AWS::SNS::Subscription": None, "TopicArn": topic, "Protocol": "email", "Endpoint": p["Mail"]}
     if p["Url"]:
-        receiver, role = arn("events", "api-destination/Receiver"), f"arn:{p['AWS::Partition']}:iam::{p['AWS::AccountId']}:role/CallRole"
-        targets = [{"Id": "receiver", "Arn": receiver, "RoleArn": role}]
+        receiver, call = place.arn("events", "api-destination/Receiver"), Grants()
+        call.allow("events:InvokeApiDestination", receiver)
+        targets = [{"Id": "receiver", "Arn": receiver, "RoleArn": place.iam("role/CallRole")}]
         alarms = {"source": ["aws.cloudwatch"], "detail-type": ["CloudWatch Alarm State Change"], "detail": {"alarmName": [{"prefix": f"{p['Cluster']}-"}]}}
         key = {"ApiKeyAuthParameters": {"ApiKeyName": "Authorization", "ApiKeyValue": p["UrlKey"]}}
-        call = Grants()
-        call.allow("events:InvokeApiDestination", receiver)
         found |= {
             "Connection": {"AWS::Events::Connection": None, "AuthorizationType": "API_KEY", "AuthParameters": key},
             "Receiver": {
-                "AWS::Events::ApiDestination": None, "ConnectionArn": arn("events", "connection/Connection"), "HttpMethod": "POST",
+                "AWS::Events::ApiDestination": None, "ConnectionArn": place.arn("events", "connection/Connection"), "HttpMethod": "POST",
                 "InvocationEndpoint": p["Url"],
             },
-            "CallRole": {
-                "AWS::IAM::Role": None, "AssumeRolePolicyDocument": trust("events.amazonaws.com"),
-                "Policies": [{"PolicyDocument": call.document()}],
-            },
+            "CallRole": place.role("events.amazonaws.com", call),
             "CallForJobs": {"AWS::Events::Rule": None, "EventBusName": bus, "EventPattern": {"source": ["nodekeeper"]}, "Targets": targets},
             "CallForAlarms": {"AWS::Events::Rule": None, "EventPattern": alarms, "Targets": targets},
         }  # fmt: skip
     return {name: as_resource(resource) for name, resource in found.items()}, {"FailedJobsTopic": {"Value": topic}}
+
+
+def accounting(p: dict[str, Any], job_event: list[str]) -> tuple[Resources, dict[str, Any]]:
+    """The stack of `accounting.yaml`: each end of a job is a line in a bucket, below its month, and each field of it a column of the table."""
+    place, bucket = Place(p), f"{p['Cluster']}-events"
+    stream = place.arn("firehose", "deliverystream/Stream")
+    write, send = Grants(), Grants()
+    write.allow(("s3:PutObject", "s3:AbortMultipartUpload"), place.s3(f"{bucket}/*"))
+    write.allow(("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"), place.s3(bucket))
+    send.allow(("firehose:PutRecord", "firehose:PutRecordBatch"), stream)
+    results = {"Id": "results", "Prefix": "results/", "Status": "Enabled", "ExpirationInDays": 30}
+    lines = {"Type": "AppendDelimiterToRecord", "Parameters": [{"ParameterName": "Delimiter", "ParameterValue": "\\n"}]}
+    # Athena works the months out, so that nobody adds partitions.
+    months = {"type": "date", "format": "yyyy-MM", "range": "2026-11,NOW", "interval": "1", "interval.unit": "MONTHS"}
+    of_months = {f"projection.month.{key}": value for key, value in months.items()} | {"projection.enabled": "true"}
+    found: Resources = {
+        "Events": {"AWS::S3::Bucket": None, "LifecycleConfiguration": {"Rules": [results]}, **CLOSED},
+        "StreamRole": place.role("firehose.amazonaws.com", write),
+        "RuleRole": place.role("events.amazonaws.com", send),
+        "Stream": {
+            "AWS::KinesisFirehose::DeliveryStream": None, "DeliveryStreamType": "DirectPut",
+            "ExtendedS3DestinationConfiguration": {
+                "BucketARN": place.s3(bucket), "RoleARN": place.iam("role/StreamRole"), "CompressionFormat": "GZIP",
+                "Prefix": "jobs/month=!{timestamp:yyyy-MM}/", "ErrorOutputPrefix": "errors/!{firehose:error-output-type}/",
+                "BufferingHints": {"IntervalInSeconds": 300, "SizeInMBs": 5}, "ProcessingConfiguration": {"Enabled": True, "Processors": [lines]},
+            },
+        },
+        "Ends": {
+            "AWS::Events::Rule": None, "EventBusName": f"{p['Cluster']}-jobs", "EventPattern": {"source": ["nodekeeper"]},
+            "Targets": [{"Id": "stream", "Arn": stream, "RoleArn": place.iam("role/RuleRole"), "InputPath": "$.detail"}],
+        },
+        "Catalogue": {"AWS::Glue::Database": None, "CatalogId": p["AWS::AccountId"], "DatabaseInput": {"Name": p["Database"]}},
+        "Jobs": {
+            "AWS::Glue::Table": None, "CatalogId": p["AWS::AccountId"], "DatabaseName": "Catalogue",
+            "TableInput": {
+                "Name": "jobs", "TableType": "EXTERNAL_TABLE", "PartitionKeys": [{"Name": "month", "Type": "string"}],
+                "Parameters": of_months | {"storage.location.template": f"s3://{bucket}/jobs/month=${{month}}/"},
+                "StorageDescriptor": {
+                    "Location": f"s3://{bucket}/jobs/",
+                    "InputFormat": "org.apache.hadoop.mapred.TextInputFormat",
+                    "OutputFormat": "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat",
+                    "SerdeInfo": {"SerializationLibrary": "org.openx.data.jsonserde.JsonSerDe"},
+                    "Columns": [{"Name": field, "Type": "string"} for field in ("cluster", "job_id", *job_event)],
+                },
+            },
+        },
+        "Questions": {
+            "AWS::Athena::WorkGroup": None, "Name": f"{p['Cluster']}-accounting", "RecursiveDeleteOption": True,
+            "WorkGroupConfiguration": {"ResultConfiguration": {"OutputLocation": f"s3://{bucket}/results/"}},
+        },
+    }  # fmt: skip
+    resources = {name: as_resource(resource) for name, resource in found.items()}
+    resources["Events"] |= dict.fromkeys(KEPT, "Retain")
+    return resources, {"Bucket": {"Value": bucket}}
