@@ -297,7 +297,7 @@ class Values:
     def substitute(self, text: str, names: dict[str, Any]) -> str:
         def value(found: re.Match[str]) -> str:
             name = found[1]
-            if name.startswith("!"):  # what is for somebody else
+            if name.startswith("!"):
                 return f"${{{name[1:]}}}"
             return str(self.of(names[name]) if name in names else self.attribute(*name.split(".", 1)) if "." in name else self.ref(name))
 
@@ -340,7 +340,7 @@ class Values:
             case "Arn" if kind in ARNS:
                 place = f"{self.parameters['AWS::Region']}:{account}"
                 return f"arn:{self.parameters['AWS::Partition']}:" + ARNS[kind].format(place=place, account=account, name=self.named(logical_id))
-        raise Unresolved(f"check.py does not know {attribute} of {logical_id}, a {kind}: extend check.py, or do not use it")
+        raise Unresolved(f"check.py does not know {attribute} of {logical_id}: extend it")
 
 
 def of_type(resources: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:

@@ -668,7 +668,7 @@ class Picture(Place):
         """An alarm that goes off when so many signs of a function are wrong in so many of its last runs."""
         enough, of = WRONG_RUNS if function.every_min == 1 else WRONG_RARE_RUNS
         periods = {"Statistic": "Maximum", "Period": function.period_s, "EvaluationPeriods": of, "DatapointsToAlarm": enough}
-        *signs, last = [f"`{told['sign']}`" for told in self.signs if told["alarm"] == f"{function.name}-signs"]
+        *signs, last = [f"`{told['sign']}`" for told in self.signs if told["alarm"] == f"{function.name}-signs"] or ["none"]
         said = f"a sign has been wrong: {', '.join(signs)} or {last}" if least == 1 else f"more than one sign has been wrong, of {', '.join(signs)} and {last}"
         text = f"{'For three minutes' if function.every_min == 1 else 'In two of three runs'} {said}. `nodekeeper status` says which, and what to do. "
         text += f"The metric is SignsWrong of {function.name}, and `wrong` in its log names the signs."
