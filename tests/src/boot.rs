@@ -13,6 +13,8 @@ use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -31,9 +33,38 @@ start=$(sed -n 's/^ExecStart=//p' "$unit")
 setsid sh -c "exec $start --on-gone true" >/var/log/agent.log 2>&1 </dev/null &
 "#;
 
-fn sh(script: &str) {
+/// Each line of the unit that is no comment. What one that is lost does, jobs would be the first to see: without KillMode, say, a
+/// restart of the agent ends them.
+const UNIT: &str = "\
+[Unit]
+Description=nodekeeper agent
+After=network-online.target docker.service nvidia-persistenced.service nvidia-fabricmanager.service local-fs.target
+Wants=network-online.target
+RequiresMountsFor=/var/lib/nodekeeper
+[Service]
+ExecStartPre=/usr/local/sbin/nodekeeper-metadata-rules
+ExecStart=/usr/local/bin/nodekeeper-agent --job-uids UIDS 
+Restart=always
+RestartSec=2
+KillMode=process
+OOMScoreAdjust=-900
+LimitNOFILE=65536
+TasksMax=infinity
+[Install]
+WantedBy=multi-user.target
+";
+
+/// What the kernel asks about the metadata's address, of either family.
+const RULES: &str = "\
+100: from all to ADDRESS iif lo uidrange UIDS prohibit proto kernel
+101: from all to ADDRESS iif lo lookup main proto kernel
+102: from all to ADDRESS prohibit proto kernel
+";
+
+fn sh(script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Two connected network namespaces: one of the node, and one of the services.
@@ -93,6 +124,8 @@ async fn pass_on(
 /// Serves the metadata, the agent and the control plane in this network namespace, on a thread of its own.
 fn serve(network: &str, instance_id: Arc<Mutex<String>>, agent: Vec<u8>) -> mpsc::UnboundedReceiver<Asked> {
     let (ask, asked) = mpsc::unbounded_channel();
+    // The bucket of the agent fails each other time.
+    let fetched = Arc::new(AtomicBool::new(false));
     let namespace = std::fs::File::open(format!("/run/netns/{network}")).unwrap();
     let (ready, is_ready) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -105,13 +138,15 @@ fn serve(network: &str, instance_id: Arc<Mutex<String>>, agent: Vec<u8>) -> mpsc
             let app =
                 axum::Router::new().fallback(move |method: Method, uri: Uri, headers: HeaderMap, body: String| {
                     let (ask, agent, instance_id) = (ask.clone(), agent.clone(), instance_id.lock().unwrap().clone());
+                    let fetched = Arc::clone(&fetched);
                     async move {
                         let text = |text: &str| (StatusCode::OK, Bytes::from(text.to_owned()));
                         match (method.as_str(), uri.path()) {
                             ("PUT", "/latest/api/token") => text("t"),
                             ("GET", "/latest/meta-data/instance-id") => text(&instance_id),
                             ("GET", "/latest/meta-data/local-ipv4") => text(NODE),
-                            ("GET", "/agent") => (StatusCode::OK, agent),
+                            ("GET", "/agent") if fetched.fetch_xor(true, Relaxed) => (StatusCode::OK, agent),
+                            ("GET", "/agent") => (StatusCode::SERVICE_UNAVAILABLE, Bytes::from("try again")),
                             ("POST", path) => pass_on(&ask, path, &headers, &body).await,
                             _ => (StatusCode::NOT_FOUND, Bytes::new()),
                         }
@@ -213,8 +248,25 @@ async fn the_boot_script_makes_a_node_whose_jobs_are_isolated_and_reach_no_metad
     let (booted, said) = boot(dir.path(), &network, &node_file);
     assert!(!booted && said.contains("does not have the digest that [agent] says"), "{said}");
     assert!(!dir.path().join("local/bin/nodekeeper-agent").exists());
+    // Nor is it started if anything before fails.
+    let units = dir.path().join("etc/systemd/system");
+    std::fs::rename(&units, units.with_extension("away")).unwrap();
+    assert!(!boot(dir.path(), &network, &launched.user_data).0);
+    std::fs::rename(units.with_extension("away"), &units).unwrap();
     let (booted, said) = boot(dir.path(), &network, &launched.user_data);
     assert!(booted, "{said}");
+    let unit = std::fs::read_to_string(units.join("nodekeeper-agent.service")).unwrap();
+    let lines: String =
+        unit.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    assert_eq!(lines, UNIT.replace("UIDS", &uids));
+    let families = [("-4", "169.254.169.254", "ipv4"), ("-6", "fd00:ec2::254", "ipv6")];
+    for (family, address, _) in families.into_iter().filter(|of| Path::new("/proc/sys/net").join(of.2).exists()) {
+        let rules = sh(&format!(
+            "ip -n {} -details {family} rule show | grep ^10[0-2]: | tr '\\t' ' ' | sed 's/ *$//'",
+            network.node
+        ));
+        assert_eq!(rules, RULES.replace("ADDRESS", address).replace("UIDS", &uids), "{family}");
+    }
     let log = || std::fs::read_to_string(dir.path().join("var/log/agent.log")).unwrap_or_default();
     let deadline = Instant::now() + Duration::from_secs(60);
     let ended = loop {
