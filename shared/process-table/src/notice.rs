@@ -42,9 +42,18 @@ pub struct Notice {
 #[derive(Debug)]
 struct Later {
     process: ProcessEntry,
-    /// How long it has to end by itself when nothing keeps the signal from it.
-    time: Duration,
+    after: After,
+    /// Since when nothing keeps the signal from it.
     free_since: Option<Instant>,
+}
+
+/// After what a process gets the signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// The end of its input, and the time to end with it.
+    Input,
+    /// The ends of those below it that handle the signal.
+    Below,
 }
 
 impl Notice {
@@ -61,16 +70,15 @@ impl Notice {
         let Some(signal) = self.signal else { return };
         self.kept.keep(found, signal);
         self.shells_until = Some(Instant::now() + self.patience);
-        let later = |process, time| Later { process, time, free_since: None };
+        let later = |after| move |process: &ProcessEntry| Later { process: *process, after, free_since: None };
         let with_input = readers(found, found, signal);
         let above = above(found, signal);
         let is_later = |p: &&ProcessEntry| above.contains(&p.pid) && !with_input.contains(p);
         let of_others =
             found.iter().filter(is_later).filter(|p| would_end(p.pid, signal) || is_trapping_shell(p.pid, signal));
-        let after_others = of_others.map(|process| later(*process, Duration::ZERO));
-        self.later = with_input.iter().map(|reader| later(*reader, WITH_INPUT)).chain(after_others).collect();
-        for Later { process, time, .. } in &self.later {
-            if time.is_zero() && would_end(process.pid, signal) && !keeps_terminal(process) {
+        self.later = with_input.iter().map(later(After::Input)).chain(of_others.map(later(After::Below))).collect();
+        for Later { process, after, .. } in &self.later {
+            if *after == After::Below && would_end(process.pid, signal) && !keeps_terminal(process) {
                 send(process.pid, Signal::SIGSTOP);
             }
         }
@@ -96,14 +104,16 @@ impl Notice {
         let (readers, above) = (readers(&of, &all, signal), above(&all, signal));
         let are_shells_patient = self.shells_until.is_some_and(|until| now < until);
         self.later.retain_mut(|later| {
-            let Later { process, time, .. } = later;
-            let waits = if time.is_zero() {
-                above.contains(&process.pid) && (are_shells_patient || would_end(process.pid, signal))
-            } else {
-                readers.contains(process)
+            let Later { process, after, .. } = later;
+            let (waits, time) = match after {
+                After::Input => (readers.contains(process), WITH_INPUT),
+                After::Below => {
+                    let is_patient = are_shells_patient || would_end(process.pid, signal);
+                    (above.contains(&process.pid) && is_patient, Duration::ZERO)
+                }
             };
             later.free_since = if waits { None } else { later.free_since.or(Some(now)) };
-            let is_due = later.free_since.is_some_and(|since| now.duration_since(since) >= later.time);
+            let is_due = later.free_since.is_some_and(|since| now.duration_since(since) >= time);
             if is_due {
                 send(later.process.pid, signal);
                 send(later.process.pid, Signal::SIGCONT);

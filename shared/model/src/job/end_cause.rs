@@ -32,7 +32,7 @@ const SOME_FAILED: i32 = 1;
 const NO_PROGRAM: i32 = 127;
 
 /// Why an alloc or a job ended. In JSON an object with `kind` and the fields of the kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EndCause {
     /// The command ended with this exit code.

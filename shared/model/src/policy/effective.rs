@@ -158,7 +158,7 @@ impl Policy {
                 without.join(", ")
             ));
         }
-        Reason::NoSizeFits { needs: takes, narrowed, usable: self.nodes.memory_usable }
+        Reason::NoSizeFits { needs: takes, narrowed, usable: self.nodes.memory_usable.to_string() }
     }
 }
 

@@ -12,7 +12,7 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident $word:literal { $($field:ident: $t:ty),* } = $text:literal $(, $arg:expr)*;)*) => {
         /// Why something is done, or deliberately not done. Each has a word for programs
         /// ([`Reason::word`]) and a text for people (its `Display`).
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Reason { $($(#[$doc])* $variant { $($field: $t),* },)* }
 
         impl Reason {
@@ -105,7 +105,7 @@ reasons! {
     // Demand
 
     /// No size of the policy is large enough.
-    NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: f64 } = "no size fits: it needs {needs}{narrowed}; {usable} of a size's memory is usable";
+    NoSizeFits "no_size_fits" { needs: Capacity, narrowed: String, usable: String } = "no size fits: it needs {needs}{narrowed}; {usable} of a size's memory is usable";
     /// EC2 takes several spot instances of a pool back at the same time.
     PoolTakenBack "pool_taken_back" { pool: String, instances: usize } = "EC2 takes {instances} instances of {pool} back at once: nothing is launched there for a while";
     NoFreeAddress "no_free_address" { subnet: String } = "subnet {subnet} has no free address";
@@ -113,7 +113,7 @@ reasons! {
     /// A capacity reservation is over, or nearly.
     ReservationEnding "reservation_ending" { reservation: String, until: Time } = "capacity reservation {reservation} ends for its instances at {until} (launch.reservation_drain_s)";
     /// One more node in a zone would be more than the policy allows there.
-    ZoneFull "zone_full" { zone: String, share: f64 } = "zone {zone} has launch.zone_share = {share} of the nodes";
+    ZoneFull "zone_full" { zone: String, share: String } = "zone {zone} has launch.zone_share = {share} of the nodes";
     /// Parts of the catalogue are due to be read.
     OffersAreOld "offers_are_old" { parts: String } = "what EC2 offers is asked again: {parts}";
     /// The sizes of several instance types are not known yet.
@@ -402,7 +402,7 @@ mod tests {
         let text = "4 of 6 leases expired at once; held for 1 min 30 s more, or until `nodekeeper release leases`";
         assert_eq!(held.to_string(), text);
         let needs = Capacity { vcpus: 8, memory_mib: 1024, scratch_gib: 0, gpus: 1 };
-        let never = Reason::NoSizeFits { needs, narrowed: String::new(), usable: 0.95 };
+        let never = Reason::NoSizeFits { needs, narrowed: String::new(), usable: "0.95".to_owned() };
         assert!(never.to_string().starts_with("no size fits: it needs 8 vCPU, 1 GiB, 1 GPU;"));
     }
 }

@@ -27,9 +27,9 @@ pub struct Explanation {
     /// The rows that contradict the contract, and what is wrong with them.
     #[serde(skip)]
     pub rows: Vec<(Subject, Reason)>,
-    /// The place in `waiting` of each list of reasons, by its text.
+    /// The place in `waiting` of each list of reasons.
     #[serde(skip)]
-    groups: HashMap<String, usize>,
+    groups: HashMap<Vec<Reason>, usize>,
 }
 
 /// How many demands of a set have a node.
@@ -103,13 +103,12 @@ pub fn name_of(job: &JobSummary) -> String {
 impl Explanation {
     /// Notes that a job waits, and why. `why` must not be empty.
     pub fn waits(&mut self, job: &JobSummary, why: &[Reason]) {
-        // Jobs next to each other in the queue mostly wait for the same reasons.
-        let last = self.waiting.len().checked_sub(1);
-        let same = last.filter(|n| self.waiting.get(*n).is_some_and(|w| w.why == why));
-        let group = same.unwrap_or_else(|| *self.groups.entry(joined(why)).or_insert(self.waiting.len()));
-        match self.waiting.get_mut(group) {
+        match self.groups.get(why).and_then(|n| self.waiting.get_mut(*n)) {
             Some(waiting) => waiting.jobs.push(job.job_id),
-            None => self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why: why.to_vec() }),
+            None => {
+                self.groups.insert(why.to_vec(), self.waiting.len());
+                self.waiting.push(Waiting { jobs: vec![job.job_id], first: name_of(job), why: why.to_vec() });
+            }
         }
     }
 

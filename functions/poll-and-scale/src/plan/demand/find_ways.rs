@@ -120,7 +120,7 @@ impl<'a> Packing<'_, 'a> {
         let mut ways = offerings(self.view, size, asked);
         ways.retain(|offering| {
             if let Some(zone) = offering.zone.as_deref().filter(|zone| self.counts.is_zone_full(zone)) {
-                let (zone, share) = (zone.to_owned(), self.view.observed.policy.launch.zone_share);
+                let (zone, share) = (zone.to_owned(), self.view.observed.policy.launch.zone_share.to_string());
                 let full = Reason::ZoneFull { zone, share };
                 if !spent.contains(&full) {
                     spent.push(full);
