@@ -289,6 +289,13 @@ def several_clusters(terminal, endpoint):
         stored = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
         assert stored.decode() == f"an agent for {machine}" and hashlib.sha256(stored).hexdigest() == expected, place
     terminal.run("./nodekeeper down other --terminate --prove-s 1", quiet=True)
+    # The emulator deletes what the stack retains, too.
+    needs(terminal.run("./nodekeeper down other", code=2, quiet=True), f"there is no cluster other in {REGION}")
+    ec2 = client("ec2", endpoint)
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "nodekeeper:cluster", "Value": "other"}]}]
+    left = ec2.run_instances(ImageId=IMAGES["x86_64"], MinCount=1, MaxCount=1, TagSpecifications=tags)["Instances"][0]["InstanceId"]
+    needs(terminal.run("./nodekeeper down other --terminate --delete-data", code=1, quiet=True), "terminate-instances", left)
+    ec2.terminate_instances(InstanceIds=[left])
     there = terminal.run("./nodekeeper doctor arm", code=1, quiet=True)
     needs(there, "arm in the state CREATE_COMPLETE", f"{IMAGES['arm64']} of the launch template arm-node is for arm64")
     assert there.count("is there since") == 2, there

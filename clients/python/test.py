@@ -65,6 +65,24 @@ with cluster._lock:
 with pool:
     print(pool.map_async(work, ["one", "two"]).get(timeout=100))
 """
+# What is said of a file that is not there, and of functions that return nothing that this program can read.
+NO_VALUE = """
+import os, pickle, sys, nodekeeper
+cluster = nodekeeper.Cluster()
+class Bad:
+    def __reduce__(self):
+        return int, ("no number",)
+def of(function):
+    try:
+        return cluster.map(function, [1])[0].result()
+    except nodekeeper.NodekeeperError as error:
+        return type(error).__name__, str(error).splitlines()[-1]
+try:
+    cluster.submit("cat data.csv", in_="data.csv")
+except nodekeeper.WrongRequest as error:
+    print(error)
+print(*(of(function) for function in (lambda _: sys.exit(0), lambda _: os._exit(0), lambda _: Bad())), sep="\\n")
+"""
 # The ids of calls of a function, and what is said of one that fails.
 PLACED = """
 import nodekeeper
@@ -109,6 +127,10 @@ def test(local):
     first, moved = python("-c", PLACED), python("-c", PLACED.replace("def half", "# a comment\n\ndef half"))
     check("a line above a function makes no new job", first.stdout and first.stdout.splitlines()[0] == moved.stdout.splitlines()[0], (first, moved))
     check("an error says the line within the function", "line 1, in <lambda>" in first.stdout and "line 3, in half" in first.stdout, first)
+    said = python("-c", NO_VALUE).stdout.splitlines()
+    check("an input that is not there is said", said and said[0].startswith("--in data.csv: ") and "No such file" in said[0], said)
+    check("a function that ends the process gave no value", "JobFailed" in said[1] and "called sys.exit" in said[1] and "JobFailed" in said[2], said)
+    check("a value that cannot be read is said", "NodekeeperError" in said[3] and "no number" in said[3], said)
     said = python("-c", BYTES)
     check("bytes that are no text come as they are", said.stdout.startswith("True\nwhat job ") and "stdout_bytes has it" in said.stdout, said)
     wheel(local, python, work)

@@ -8,6 +8,7 @@ use super::{JobFiles, PATIENCE};
 use crate::machine::blocking::on_files;
 use crate::work::obstacle::{Obstacle, patiently};
 use files::{LeftOut, MAX_BYTES, digest_within};
+use model::enums::Service;
 use model::files::Output;
 use model::{ClientStatus, Content, EndCause, S3Place, StoredOutput};
 use s3::{S3, S3Error};
@@ -126,7 +127,7 @@ impl JobFiles<'_> {
                 OutputForm::Folder(chosen) => s3.put_from(&place, chosen.archive(), bytes, sha256).await,
             }
         };
-        patiently(doing, patience, put).await
+        patiently(doing, patience, async || put().await.map_err(refused_to_node)).await
     }
 
     /// Stores each file of a folder as an object of its own. Returns what of it cannot be an object.
@@ -169,6 +170,14 @@ impl JobFiles<'_> {
     }
 }
 
+/// Whatever S3 refuses when the node stores with its own rights, the job did nothing wrong.
+fn refused_to_node(error: S3Error) -> Obstacle {
+    match error {
+        S3Error::Denied(_) | S3Error::Refused(_) => Obstacle::Service(Service::S3, error.to_string()),
+        other => other.into(),
+    }
+}
+
 async fn put(
     s3: &S3,
     to: &S3Place,
@@ -178,4 +187,20 @@ async fn put(
     patience: Duration,
 ) -> Result<(), Obstacle> {
     patiently(&format!("{doing} at {to}"), patience, async || s3.put_file(to, path, bytes, sha256).await).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_s3_refuses_to_the_node_is_no_fault_of_the_job() {
+        let text = String::new;
+        for error in
+            [S3Error::Denied(text()), S3Error::Refused(text()), S3Error::Failed(text()), S3Error::NoKeys(text())]
+        {
+            let obstacle = refused_to_node(error.clone());
+            assert!(matches!(obstacle, Obstacle::Service(..)), "{error}: {obstacle:?}");
+        }
+    }
 }

@@ -45,7 +45,7 @@ impl Services {
         // A record has little room: the cause at the end of an error says more than the URL at its beginning.
         let why = why.map(|why| why.rsplit_once("): ").map_or(why, |(_, cause)| cause).to_owned());
         let call = LastCall { service: service.to_owned(), address, why };
-        let file = self.0.join(model::auth::hex(&Sha256::digest(service)));
+        let file = self.file(service);
         let new = file.with_extension(std::process::id().to_string());
         let written = fs::DirBuilder::new()
             .recursive(true)
@@ -57,6 +57,16 @@ impl Services {
         if let Err(error) = written {
             tracing::warn!(%error, service, "cannot note how the call of a service ended");
         }
+    }
+
+    /// Why the last call of this service failed; `None` if it did not, or if there was none lately.
+    pub fn failure(&self, service: &str) -> Option<String> {
+        let call: LastCall = serde_json::from_slice(&fs::read(self.file(service)).ok()?).ok()?;
+        call.why
+    }
+
+    fn file(&self, service: &str) -> PathBuf {
+        self.0.join(model::auth::hex(&Sha256::digest(service)))
     }
 
     /// The last calls, each with its file and the time since it was noted.

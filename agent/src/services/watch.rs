@@ -20,7 +20,7 @@ const FAILS: Duration = Duration::from_secs(15);
 /// another node reports a failure for less than the former, both may see the end of the same outage.
 const REACHED_FROM: Duration = Duration::from_secs(60);
 const REACHED_UNTIL: Duration = Duration::from_secs(180);
-/// If no job has tried a failed service again for this time, the agent tries it.
+/// If no job has tried a failed service again for this time, the agent tries it. A call that waits for an answer says so more often.
 const UNTRIED: Duration = Duration::from_secs(15);
 /// A failure that only the agent itself has tried for this time is forgotten: jobs may use a proxy that the agent does not know.
 const GIVEN_UP: Duration = Duration::from_secs(600);

@@ -15,6 +15,7 @@ use crate::rights::keys::JobRole;
 use crate::rights::{self, secrets};
 use crate::runtime::{ALLOC_PATH, ProcessEnv};
 use crate::services::Services;
+use model::enums::Service;
 use model::{ClientStatus, EndCause, StoredOutput};
 use remove_tree::remove_tree;
 use std::io;
@@ -191,7 +192,8 @@ impl Supervised<'_> {
     }
 
     /// Waits until the outputs must not be stored any longer, and returns how the alloc ends then. After an order to stop there is as much
-    /// time as the command had, and more if the node goes: then nobody can run the command again here.
+    /// time as the command had, and more if the node goes: then nobody can run the command again here. The time limit is the job's
+    /// fault only while S3 answers.
     async fn no_time_to_store(&self, limit: Option<Instant>) -> EndCause {
         let (limit_s, now) = (self.task.order.work.timeout_s, Instant::now());
         let (limit, why_not) = match limit {
@@ -206,7 +208,13 @@ impl Supervised<'_> {
         };
         tokio::select! {
             cause = stopped => cause,
-            () = sleep_until(limit) => why_not,
+            () = sleep_until(limit) => match Services::of_alloc(self.dir.path()).failure("s3") {
+                Some(why) => {
+                    let why = format!("the command has ended, but its outputs cannot be stored: {why}");
+                    EndCause::NoService { service: Service::S3, why }
+                }
+                None => why_not,
+            },
         }
     }
 }
@@ -229,18 +237,27 @@ mod tests {
             clock: || jiff::Timestamp::UNIX_EPOCH,
         };
         let over_time = EndCause::OverTime { limit_s: 100 };
+        let why = "the command has ended, but its outputs cannot be stored: it does not answer".into();
+        let no_service = EndCause::NoService { service: Service::S3, why };
         let stopped = EndCause::Stopped { why: "cancelled while its outputs were stored".into(), code: None };
         let late = EndCause::Lost { why: "its outputs were not stored within a day".into() };
-        for (limit_in_s, is_stopped, leaves, after_s, cause) in [
-            (Some(100), false, false, 100, &over_time),
-            (Some(10), false, false, 60, &over_time),
-            (None, false, false, 86_400, &late),
-            (None, true, false, 5, &stopped),
-            (Some(100), true, false, 5, &stopped),
-            (None, true, true, 60, &stopped),
+        let (reached, fails) = (Some(None), Some(Some("it does not answer")));
+        for (limit_in_s, is_stopped, leaves, s3, after_s, cause) in [
+            (Some(100), false, false, None, 100, &over_time),
+            (Some(100), false, false, reached, 100, &over_time),
+            (Some(100), false, false, fails, 100, &no_service),
+            (Some(10), false, false, None, 60, &over_time),
+            (None, false, false, None, 86_400, &late),
+            (None, true, false, None, 5, &stopped),
+            (Some(100), true, false, fails, 5, &stopped),
+            (None, true, true, None, 60, &stopped),
         ] {
             let root = tempfile::tempdir().unwrap();
-            let dir = AllocDir::at(root.path().to_owned());
+            let dir = AllocDir::at(root.path().join("allocs/a"));
+            std::fs::create_dir_all(dir.path()).unwrap();
+            if let Some(why) = s3 {
+                Services::of_alloc(dir.path()).note("s3", "http://s3", why);
+            }
             if is_stopped {
                 dir.order_stop("cancelled").unwrap();
             }

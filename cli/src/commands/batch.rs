@@ -9,7 +9,7 @@ use super::operate::cancel;
 use super::output::fetch::{FetchArgs, FetchRows, fetch};
 use super::output::logs::{self, LogsArgs};
 use super::submit::{SubmitArgs, job_file, strict_json};
-use crate::console::{Cluster, Context, ErrorKind, Exit, Screen, UsageError, WallClock, bounded, show};
+use crate::console::{Cluster, Context, ErrorKind, Exit, NoAnswer, Screen, UsageError, WallClock, bounded, show};
 use crate::view::find::{Finder, Meant};
 use crate::view::{JobRow, with};
 use anyhow::bail;
@@ -54,9 +54,20 @@ enum Verb {
     Submit(Vec<Map<String, Value>>),
     Wait(Vec<String>),
     List(Vec<String>),
-    Cancel(Vec<String>),
+    Cancel(CancelRequest),
     Logs(String),
     Fetch(FetchRequest),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "cancel takes a list of jobs, or {\"jobs\": [...], \"yes\": true}")]
+enum CancelRequest {
+    Jobs(Vec<String>),
+    /// `yes`: those of somebody else, too.
+    WithAnswer {
+        jobs: Vec<String>,
+        yes: bool,
+    },
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,7 +196,7 @@ impl Session {
             Verb::Submit(lines) => {
                 let text: Vec<String> = lines.into_iter().map(|line| Value::Object(line).to_string()).collect();
                 // Lines without keys are new jobs each time.
-                let args: SubmitArgs = arguments(&["--file", "-", "--again"])?;
+                let args: SubmitArgs = arguments(&["--file", "-", "--again"], &[])?;
                 let mut quiet = Captured::new(&context.clock);
                 let text = text.join("\n");
                 let jobs =
@@ -208,8 +219,13 @@ impl Session {
                 json!({"rows": self.rows(&jobs, context.now()).await?})
             }
             Verb::Cancel(given) => {
+                let (jobs, yes) = match given {
+                    CancelRequest::Jobs(jobs) => (jobs, false),
+                    CancelRequest::WithAnswer { jobs, yes } => (jobs, yes),
+                };
                 let mut output = Captured::new(&context.clock);
-                let done = cancel::run(&mut output.context(&self.cluster), &arguments(&given)?).await?;
+                let args = arguments(if yes { &["--yes"] } else { &[] }, &jobs)?;
+                let done = cancel::run(&mut output.context(&self.cluster), &args).await?;
                 output.expect(done)?;
                 json!({"done": true})
             }
@@ -218,7 +234,7 @@ impl Session {
                 return Ok(None);
             }
             Verb::Fetch(request) => {
-                let args: FetchArgs = arguments(&[request.job, request.path, request.dir])?;
+                let args: FetchArgs = arguments(&[], &[request.job, request.path, request.dir])?;
                 let meant = Finder::new(&self.cluster).meant(&args.job).await?;
                 self.fetches.push((id.clone(), args, meant));
                 return Ok(None);
@@ -314,7 +330,7 @@ impl Session {
 async fn logs_of(cluster: Cluster, clock: WallClock, job: String) -> anyhow::Result<Value> {
     let (mut answer, mut is_missing) = (Map::new(), false);
     for stream in ["stdout", "stderr"] {
-        let args: LogsArgs = arguments(&[job.as_str(), &format!("--{stream}")])?;
+        let args: LogsArgs = arguments(&[&format!("--{stream}")], std::slice::from_ref(&job))?;
         let mut output = Captured::new(&clock);
         is_missing |= logs::logs(&mut output.context(&cluster), &args).await? != Exit::Done;
         // JSON has no bytes that are not text.
@@ -339,10 +355,12 @@ async fn fetch_one(
     Ok(json!({"done": true}))
 }
 
-/// The options of a command, as a command line gives them.
-pub(crate) fn arguments<A: Args + FromArgMatches>(given: &[impl AsRef<str>]) -> anyhow::Result<A> {
+/// The arguments of a command. What a program gives is never an option.
+pub(crate) fn arguments<A: Args + FromArgMatches>(options: &[&str], given: &[String]) -> anyhow::Result<A> {
     let command = A::augment_args(clap::Command::new("batch").no_binary_name(true));
-    let matches = command.try_get_matches_from(given.iter().map(AsRef::as_ref));
+    let separator = (!given.is_empty()).then_some("--");
+    let matches =
+        command.try_get_matches_from(options.iter().copied().chain(separator).chain(given.iter().map(String::as_str)));
     Ok(A::from_arg_matches(&matches.map_err(|e| UsageError(e.to_string()))?)?)
 }
 
@@ -379,6 +397,10 @@ impl Captured {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&self.err);
-        bail!("{}", said.lines().map(|line| line.trim_start_matches("nodekeeper: ")).collect::<Vec<_>>().join("; "))
+        let said = said.lines().map(|line| line.trim_start_matches("nodekeeper: ")).collect::<Vec<_>>().join("; ");
+        if done == Exit::Code(ErrorKind::Again.exit_code()) {
+            bail!(NoAnswer(said));
+        }
+        bail!(said)
     }
 }

@@ -12,8 +12,10 @@ use model::error_chain::error_chain;
 use model::stored::S3Place;
 use reqwest::{Method, Response, StatusCode};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -22,6 +24,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(60);
 /// The longest time that a call with a body may take.
 const UPLOAD: Duration = Duration::from_secs(300);
+/// A call that has waited this long for an answer says so again and again.
+const NO_ANSWER: Duration = Duration::from_secs(10);
+/// For a call with a body, which may be slow.
+const NO_ANSWER_UPLOAD: Duration = Duration::from_secs(60);
 /// How much of the body of a refusal is read, in bytes.
 const REFUSAL_BYTES: usize = 16 * 1024;
 /// The header that names the region of a bucket.
@@ -95,14 +101,22 @@ impl S3 {
         let signed = Signed { region: &region, service, method, url: &url, headers: &headers, body: &call.body };
         let signed = signature(&access, &signed).map_err(S3Error::Refused)?;
         let uploads = matches!(call.method, Method::PUT | Method::POST);
-        let http = if uploads { &self.0.upload } else { &self.0.http };
+        let (http, mut no_answer) =
+            if uploads { (&self.0.upload, NO_ANSWER_UPLOAD) } else { (&self.0.http, NO_ANSWER) };
         let request = http.request(call.method.clone(), &url);
         let request = call.headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
         let mut request = signed.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         if uploads {
             request = request.body(call.body.clone());
         }
-        let response = request.send().await.map_err(|e| error_chain(&e));
+        let mut sent = pin!(request.send());
+        let response = loop {
+            match timeout(no_answer, &mut sent).await {
+                Ok(response) => break response.map_err(|e| error_chain(&e)),
+                Err(_) => self.0.keys.answered(&url, Some("it does not answer")),
+            }
+            no_answer = NO_ANSWER;
+        };
         let status = response.as_ref().map_or(0, |response| response.status().as_u16());
         let failed = || (status >= 500).then(|| format!("it answers {status}"));
         self.0.keys.answered(&url, response.as_ref().err().cloned().or_else(failed).as_deref());

@@ -43,6 +43,7 @@ pub trait Keys: Debug + Send + Sync {
     /// S3 refused this access. `date` is the time by S3's clock, as its answer gives it.
     async fn refused(&self, access: &Access, date: Option<&str>);
 
-    /// A call of this URL got an answer, or did not: then `why` says what happened, or that the service itself failed.
+    /// A call of this URL got an answer, or did not: then `why` says what happened, or that the service itself failed. A call that
+    /// waits long for an answer says so, too.
     fn answered(&self, _url: &str, _why: Option<&str>) {}
 }

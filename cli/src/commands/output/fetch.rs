@@ -18,6 +18,7 @@ use files::{Beneath, Digest, PathEntry, digest_of, names, unpack};
 use futures::try_join;
 use model::files::{Form, Pattern};
 use model::{Alloc, AllocId, Array, Checkpoint, Content, Control, Job, JobId, JobState, S3Place, StoredOutput, Time};
+use s3::again;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -115,23 +116,23 @@ pub(crate) async fn fetch(
         |(job, allocs), shown, folder| Fetched { cluster, control: &stored.control, args, job, allocs, shown, folder };
     let Some(first) = jobs.first() else { bail!("job {given} is not stored") };
     let Some(count) = meant.array(jobs.iter().map(|(job, _)| *job)) else {
-        return Ok(Exit::done_if(of(*first, given, PathBuf::new()).all(context).await?));
+        return of(*first, given, PathBuf::new()).all(context).await;
     };
-    let mut is_all = jobs.len() == count;
+    let mut exit = Exit::done_if(jobs.len() == count);
     for job in &jobs {
         let n = Array::number(job.0.summary.job_id);
-        match of(*job, format!("{given}[{n}]"), n.to_string().into()).all(context).await {
-            Ok(is_whole) => is_all &= is_whole,
-            Err(error) => {
-                is_all = false;
-                say(context, &show::error(&error))?;
-            }
-        }
+        let of_job = of(*job, format!("{given}[{n}]"), n.to_string().into()).all(context).await;
+        exit = exit.and(of_job.or_else(|error| say_error(context, &error))?);
     }
     if jobs.len() < count {
         say(context, &format!("{} of the {count} jobs of {given} are not stored any more", count - jobs.len()))?;
     }
-    Ok(Exit::done_if(is_all))
+    Ok(exit)
+}
+
+fn say_error(context: &mut Context<'_>, error: &anyhow::Error) -> anyhow::Result<Exit> {
+    say(context, &show::error(error))?;
+    Ok(Exit::of(error))
 }
 
 fn say(context: &mut Context<'_>, what: &str) -> anyhow::Result<()> {
@@ -139,8 +140,8 @@ fn say(context: &mut Context<'_>, what: &str) -> anyhow::Result<()> {
 }
 
 impl Fetched<'_> {
-    /// Gets what is wanted of this job. Returns whether that is all of it; an error if there is nothing.
-    async fn all(&self, context: &mut Context<'_>) -> anyhow::Result<bool> {
+    /// Gets what is wanted of this job. It is done if that is all of it; an error if there is nothing.
+    async fn all(&self, context: &mut Context<'_>) -> anyhow::Result<Exit> {
         let Self { args, job, shown, .. } = self;
         let keeps = !job.work.outputs.is_empty() || job.work.keep.is_some();
         ensure!(keeps, "job {shown} keeps nothing: submit it with --out PATH or --keep DIR");
@@ -152,14 +153,14 @@ impl Fetched<'_> {
         let kept = of_rows(job, self.allocs);
         ensure!(kept.iter().any(|kept| self.wanted(kept).next().is_some()), self.nothing());
         let is_of_array = !self.folder.as_os_str().is_empty();
-        let mut is_all = !is_of_array || job.summary.state == JobState::Complete;
-        if !is_all {
+        let mut exit = Exit::done_if(!is_of_array || job.summary.state == JobState::Complete);
+        if exit != Exit::Done {
             say(context, &format!("job {shown} is {}, and this is what it left", job.summary.state))?;
         }
         for member in (0..members).filter(|member| args.member.is_none_or(|wanted| wanted == *member)) {
             let of_member = || kept.iter().filter(|kept| kept.alloc.member == member);
             for missing in self.missing(of_member()) {
-                is_all = false;
+                exit = exit.and(Exit::Failed);
                 let of = if members > 1 { format!(" of member {member}") } else { String::new() };
                 say(context, &format!("job {shown} is {} and has not stored {missing}{of}", job.summary.state))?;
             }
@@ -183,14 +184,13 @@ impl Fetched<'_> {
                         writeln!(context.out, "{} ({}{of})", to.display(), bytes_text(output.content.bytes))?;
                     }
                     Err(error) => {
-                        is_all = false;
                         let error = error.context(format!("{} of job {shown} cannot be fetched", output.path));
-                        say(context, &show::error(&error))?;
+                        exit = exit.and(say_error(context, &error)?);
                     }
                 }
             }
         }
-        Ok(is_all)
+        Ok(exit)
     }
 
     fn is_wanted(&self, path: &str) -> bool {
@@ -340,7 +340,8 @@ impl Fetched<'_> {
         file: &mut File,
     ) -> anyhow::Result<()> {
         let content = &output.content;
-        self.cluster.outputs.get_file(place, path, content.bytes).await.with_context(|| place.to_string())?;
+        let get = async || self.cluster.outputs.get_file(place, path, content.bytes).await;
+        again(get).await.with_context(|| place.to_string())?;
         file.rewind()?;
         let Digest { sha256, .. } = digest_of(file)?;
         ensure!(

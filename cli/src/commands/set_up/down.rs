@@ -1,16 +1,20 @@
 //! `down`: `teardown`, and then the stack.
 //!
-//! Guarantees: the stack goes only after EC2 listed no instance of the cluster. The command can be stopped and given again.
+//! Guarantees: the stack and the data go only after EC2 listed no instance of the cluster, whether there is a stack or not. A cluster
+//! that is not in this region is an error. The command can be stopped and given again.
 //! Does not: delete the tables and the outputs of jobs, which outlive the stack, unless `--delete-data` is given.
 
 use super::stack::{ClusterStack, delete};
 use super::teardown::{self, TeardownArgs};
 use super::up;
-use crate::console::aws_cli::AwsError;
-use crate::console::{Context, Exit};
+use crate::console::aws_cli::{AwsError, text};
+use crate::console::show::several;
+use crate::console::{Cluster, Context, Exit, UsageError};
+use anyhow::bail;
 use clap::Args;
+use model::{Instance, InstanceState};
 use serde_json::Value;
-use store::TABLES;
+use store::{TABLES, Table};
 
 #[derive(Args, Clone, Debug)]
 pub struct DownArgs {
@@ -24,10 +28,28 @@ pub struct DownArgs {
 pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster_in_aws().await?;
     let (aws, name) = (&cluster.reach.aws, &args.teardown.confirm);
-    // Without tables there is no node to end: an earlier `down` was stopped after it had deleted them.
-    let stack = ClusterStack::read(aws, name).await?;
-    if stack.is_some() {
-        let exit = teardown::run(context, &args.teardown).await?;
+    let (stack, has_tables, up) =
+        (ClusterStack::read(aws, name).await?, has_tables(&cluster).await?, up(&cluster).await?);
+    if !has_tables && !up.is_empty() {
+        let ids = up.join(" ");
+        bail!(
+            "the tables of {name} are gone and instances run: `aws ec2 terminate-instances --instance-ids {ids}` ends them"
+        );
+    }
+    if stack.is_none() {
+        if !has_tables {
+            let why = format!("there is no cluster {name} in {}: no stack, no tables and no instances", aws.region);
+            bail!(UsageError(why));
+        }
+        if !up.is_empty() && !args.teardown.terminate {
+            let instances = several(up.len(), "instance");
+            bail!("the stack of {name} is gone, so no function shuts its {instances} down: give --terminate");
+        }
+    }
+    // Without tables, an earlier `down` was stopped after it had deleted them. Without a stack, no function ends a node.
+    if has_tables {
+        let terminate = args.teardown.terminate || stack.is_none();
+        let exit = teardown::run(context, &TeardownArgs { terminate, ..args.teardown.clone() }).await?;
         if exit != Exit::Done {
             return Ok(exit);
         }
@@ -68,6 +90,22 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::R
         bucket.unwrap_or_default()
     )?;
     Ok(Exit::Done)
+}
+
+async fn has_tables(cluster: &Cluster) -> anyhow::Result<bool> {
+    let nodes = format!("{}-{}", cluster.dynamo.cluster(), Table::Nodes.suffix());
+    match cluster.reach.aws.call(&["dynamodb", "describe-table", "--table-name", &nodes]).await {
+        Ok(answer) => Ok(text(&answer, "/Table/TableStatus") != "DELETING"),
+        Err(error) if error.code == "ResourceNotFoundException" => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The ids of the instances that nobody ends yet.
+async fn up(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    let instances = cluster.cloud.instances().await?.into_iter();
+    let is_up = |i: &Instance| !matches!(i.state, InstanceState::ShuttingDown | InstanceState::Terminated);
+    Ok(instances.filter(is_up).map(|instance| instance.instance_id).collect())
 }
 
 /// An earlier `down` may have been stopped after it.

@@ -8,13 +8,17 @@
 
 use crate::changes::operate::record_event;
 use crate::commands::submit::strict_json;
-use crate::console::{Cluster, Context, Exit, UsageError, bounded, show};
+use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_yes, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::control::PolicyRow;
+use model::explain::name_of;
 use model::policy::{MAX_SHARES, Size, reference};
-use model::{ActionName, Arch, Catalogue, CataloguePart, ControlKey, Offers, Policy, Span, Subject, Time};
+use model::{
+    ActionName, Arch, Catalogue, CataloguePart, ControlKey, JobId, JobSummary, Offers, Policy, Span, Subject, Time,
+};
 use runtime::catalogue;
+use runtime::observation::Observation;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +29,7 @@ pub enum PolicyCommand {
     /// Check a file and name every mistake in it; with a cluster also what `set` would change, and what EC2 does not have
     Check(FileArgs),
     /// Store a file as the policy and print what changes
-    Set(FileArgs),
+    Set(SetArgs),
     /// Print the stored policy, or with --defaults a policy to begin with
     Show(ShowPolicyArgs),
 }
@@ -35,6 +39,16 @@ pub enum PolicyCommand {
 pub struct FileArgs {
     /// The policy as TOML or JSON; - is standard input
     file: PathBuf,
+}
+
+/// `policy set`
+#[derive(Args, Clone, Debug)]
+pub struct SetArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Do not ask about waiting jobs that would be rejected
+    #[arg(long, short = 'y')]
+    yes: bool,
 }
 
 /// `policy show`
@@ -59,6 +73,8 @@ pub(crate) async fn run(context: &mut Context<'_>, command: &PolicyCommand) -> a
 
 /// The most bytes of a policy with its defaults: an item of DynamoDB has at most 400 KB.
 const MOST_STORED: usize = 350_000;
+/// How many jobs are named that would be rejected.
+const NAMED: usize = 3;
 /// How long a share is remembered that the policy does not have any more.
 const FORGOTTEN_AFTER: Span = Span::from_s(86_400);
 /// How the file of a shown policy begins, before the number of the version.
@@ -106,6 +122,9 @@ async fn check(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exi
     {
         for line in difference(&as_stored(Some(&stored)), &policy.to_json()) {
             writeln!(context.out, "{line}")?;
+        }
+        if let Some(rejected) = rejected(cluster, &policy, context.now()).await {
+            writeln!(context.err, "{rejected}")?;
         }
     }
     let offered = match &cluster {
@@ -161,9 +180,31 @@ pub(super) fn cautions(policy: &Policy) -> Vec<String> {
     without.chain(is_one_zone.then(|| zone.to_owned())).collect()
 }
 
-async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit> {
-    let text = text_of(context, &args.file)?;
-    let document = parse(&text, &args.file)?.to_json();
+/// Which waiting jobs a run rejects with this policy, and not with the stored one. `None` if there is none, or it cannot be known.
+async fn rejected(cluster: &Cluster, policy: &Policy, now: Time) -> Option<String> {
+    let seen = Observation::read(&cluster.store, cluster.cloud.as_ref(), now).await.ok()?;
+    let rejects = |seen: &Observation| {
+        let rows = poll_and_scale::plan(seen, now).answer().actions.into_iter();
+        rows.filter(|row| row.action == ActionName::Reject).filter_map(|row| row.job_id).collect::<BTreeSet<JobId>>()
+    };
+    let before = rejects(&seen);
+    let after = rejects(&Observation { policy: policy.clone(), ..seen.clone() });
+    let mut jobs: Vec<&JobSummary> = seen.jobs.iter().collect();
+    jobs.retain(|job| after.contains(&job.job_id) && !before.contains(&job.job_id));
+    let names: Vec<String> = jobs.iter().take(NAMED).map(|job| name_of(job)).collect();
+    let more = if jobs.len() > NAMED { " and others" } else { "" };
+    let text = || {
+        let count = show::several(jobs.len(), "waiting job");
+        format!("the next run would reject {count}, which this policy never lets run: {}{more}", names.join(", "))
+    };
+    (!jobs.is_empty()).then(text)
+}
+
+async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> {
+    let (yes, FileArgs { file }) = (args.yes, &args.file);
+    let text = text_of(context, file)?;
+    let policy = parse(&text, file)?;
+    let document = policy.to_json();
     let cluster = context.cluster().await?;
     let control = cluster.store.ingest_control().await?;
     let made_from: Option<u64> = text.lines().next().and_then(|line| line.strip_prefix(VERSION)?.trim().parse().ok());
@@ -171,6 +212,13 @@ async fn set(context: &mut Context<'_>, args: &FileArgs) -> anyhow::Result<Exit>
     if let (Some(from), Some(stored)) = (made_from.filter(|from| Some(*from) != stored), stored) {
         let why = format!("the file was made from version {from}, and version {stored} is stored");
         bail!(UsageError(format!("{why}: take out its first line to store it all the same")));
+    }
+    if !yes
+        && let Some(rejected) = rejected(&cluster, &policy, context.now()).await
+        && !is_yes(&context.ask(&format!("{rejected}. Store it all the same? [y/N]"))?)
+    {
+        writeln!(context.err, "\nnothing was stored: answer y, or give --yes")?;
+        return Ok(Exit::Failed);
     }
     let key = ControlKey::Policy.to_string();
     if control.policy.is_none() && control.unreadable.iter().any(|entry| entry.key == key) {

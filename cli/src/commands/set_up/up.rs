@@ -282,7 +282,7 @@ impl PolicyPlaces<'_> {
 
 async fn first_job(context: &mut Context<'_>, args: &UpArgs) -> anyhow::Result<Exit> {
     writeln!(context.err, "the first job: nodekeeper run --name hello -- echo hello")?;
-    let job: RunArgs = arguments(&["--name", "hello", "--", "echo", "hello"])?;
+    let job: RunArgs = arguments(&["--name", "hello"], &["echo", "hello"].map(str::to_owned))?;
     // Its node boots within minutes, if there is one.
     let ran = tokio::time::timeout(std::time::Duration::from_secs(900), run::run(context, &job)).await;
     if ran.is_err() {

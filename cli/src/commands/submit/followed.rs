@@ -129,19 +129,24 @@ fn is_done(meant: &Meant, job: &Job) -> bool {
 
 /// Refuses jobs that are not stored, and jobs that ended so that a job which follows them could never run.
 fn check(meant: &Meant, stored: &[Job], end: AfterEnd) -> anyhow::Result<()> {
-    let ids: BTreeSet<JobId> = stored.iter().map(|job| job.summary.job_id).collect();
-    if let Some(id) = meant.ids.iter().find(|id| !ids.contains(id)) {
+    let done: BTreeSet<JobId> = stored.iter().filter(|job| is_done(meant, job)).map(id_of).collect();
+    let state: BTreeMap<JobId, JobState> = stored.iter().map(|job| (job.summary.job_id, job.summary.state)).collect();
+    let mut open = meant.ids.iter().filter(|id| !done.contains(id));
+    open.try_for_each(|id| may_complete(*id, state.get(id).copied(), end))
+}
+
+/// Refuses a job that is not stored, or has ended otherwise than a job that follows it wants.
+pub(crate) fn may_complete(id: JobId, state: Option<JobState>, end: AfterEnd) -> anyhow::Result<()> {
+    let Some(state) = state else {
         bail!("job {id} is not stored, so no job can follow it: `nodekeeper jobs --all` lists those that are");
-    }
-    for job in stored.iter().filter(|job| end == AfterEnd::Success && !is_done(meant, job)) {
-        let (id, state) = (job.summary.job_id, job.summary.state);
-        if state.is_ended() && state != JobState::Complete {
-            bail!(
-                "job {id} is {state}, so a job that runs only if it is complete could never run; --after-any {id} runs it \
-                 all the same, and `nodekeeper fetch {id}` gets files that it keeps, for --in",
-                id = short(id)
-            );
-        }
+    };
+    if end == AfterEnd::Success && state.is_ended() && state != JobState::Complete {
+        bail!(
+            "job {id} is {state}, so a job that runs only if it is complete could never run: `nodekeeper rerun {id}` runs it \
+             again with those that were rejected therefore, --after-any {id} runs this one all the same, and `nodekeeper \
+             fetch {id}` gets files that it keeps, for --in",
+            id = short(id)
+        );
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use model::amounts::seconds;
 use model::files::{Form, MAX_CONTENT_BYTES, Output, Pattern, WORK_DIRECTORY, is_name};
 use model::{AfterEnd, Array, Content, Inputs, Job, JobSpec, Policy, S3Place, Source, Span, Time, Work};
-use s3::S3Error;
+use s3::{S3Error, again};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -272,8 +272,9 @@ impl LocalFiles {
             writeln!(context.err, "storing {} ({})", upload.shown, bytes_text(upload.content.bytes))?;
         }
         let stored = stream::iter(missing).map(|(upload, place)| async move {
-            let stored = cluster.outputs.put_file(&place, &upload.path, upload.content.bytes, upload.content.sha256());
-            stored.await.map_err(|e| cannot_store(&e, upload, &place))
+            let content = &upload.content;
+            let put = async || cluster.outputs.put_file(&place, &upload.path, content.bytes, content.sha256()).await;
+            again(put).await.map_err(|e| cannot_store(e, upload, &place))
         });
         stored.buffer_unordered(FILES_AT_ONCE).try_collect().await
     }
@@ -305,12 +306,12 @@ fn add(inputs: &mut Inputs, name: String, source: Source) -> Result<(), UsageErr
     }
 }
 
-fn cannot_store(error: &S3Error, upload: &Upload, place: &S3Place) -> anyhow::Error {
+fn cannot_store(error: S3Error, upload: &Upload, place: &S3Place) -> anyhow::Error {
     let hint = match error {
-        S3Error::Denied(_) => "; whoever submits files needs s3:PutObject and s3:GetObject there",
+        S3Error::Denied(_) => " (whoever submits files needs s3:PutObject and s3:GetObject there)",
         _ => "",
     };
-    anyhow::anyhow!("{} cannot be stored at {place}: {error}{hint}", upload.shown)
+    anyhow::Error::new(error).context(format!("{} cannot be stored at {place}{hint}", upload.shown))
 }
 
 /// Whether this content is stored, and will be for a while. Without the permission to look, the answer is no, and the content is

@@ -1,9 +1,11 @@
 //! `rerun`: jobs once more, as they were, but for what the options change.
 //!
 //! Guarantees: the new jobs are a submission of their own, which a key makes only once, and so does `--failed`. Elements of an array keep their numbers. The
-//! jobs that were rejected because one of these did not complete come along, and follow the new ones.
+//! jobs that were rejected because one of these did not complete come along, and follow the new ones. A job that was never started follows
+//! what it still followed.
 //! Does not: change the jobs that ran before.
 
+use super::followed::{JobNames, may_complete};
 use super::job_env::environment;
 use super::submission::{Begin, GivenParts, Keyed, digest, submit_once, without_lost_shares};
 use super::{JobOptions, all_of, id_like, submitted};
@@ -51,8 +53,8 @@ pub(crate) struct OptionChanges {
     pub(crate) fields: Map<String, Value>,
 }
 
-/// Options that name files or jobs: a job that runs again has the same.
-const KEPT: [&str; 4] = ["inputs", "workdir", "after", "after_any"];
+/// Options that name files: a job that runs again has the same.
+const KEPT: [&str; 2] = ["inputs", "workdir"];
 
 impl FromArgMatches for OptionChanges {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -96,7 +98,7 @@ impl OptionChanges {
         let mut spec: JobSpec = serde_json::from_value(Value::Object(fields))?;
         spec.env.extend(env.clone());
         let work = Work { image_digest: None, ..spec.work };
-        Ok(JobSpec { key: self.options.key.clone(), after: BTreeMap::new(), work, ..spec })
+        Ok(JobSpec { key: self.options.key.clone(), after: job.summary.after.clone(), work, ..spec })
     }
 }
 
@@ -111,7 +113,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     }
     let env = environment(&options.env, &options.env_file)?;
     let ids: Vec<JobId> = jobs.iter().map(|job| job.summary.job_id).collect();
-    let given = json!({"rerun": ids, "elements": parts, "changes": args.changes.fields, "env": env});
+    let after: Vec<(&str, AfterEnd)> = options.after().collect();
+    let after_given = Some(&after).filter(|after| !after.is_empty());
+    let given =
+        json!({"rerun": ids, "elements": parts, "changes": args.changes.fields, "env": env, "after": after_given});
     let given = show::without_nulls(given);
     // What failed is run again once, also if several people ask for it at the same moment.
     let own = args.failed.then(|| format!("rerun-{}", digest([given.to_string().as_bytes()])));
@@ -131,7 +136,7 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     let mut specs: Vec<JobSpec> = specs.collect::<anyhow::Result<_>>()?;
     for job in &followers {
         let same = OptionChanges { fields: Map::new(), ..args.changes.clone() };
-        specs.push(JobSpec { after: job.summary.after.clone(), ..same.spec(job, &BTreeMap::new())? });
+        specs.push(same.spec(job, &BTreeMap::new())?);
     }
     if !args.changes.fields.contains_key("share") {
         without_lost_shares(&cluster, &mut specs).await?;
@@ -140,9 +145,10 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &RerunArgs) -> anyhow::
     let new = async |_: &mut Context<'_>, first| {
         accepting(&cluster, &specs).await?;
         let ids = new_ids(first, &jobs, &followers);
-        let jobs = specs.iter().zip(jobs.iter().chain(&followers)).map(|(spec, before)| {
+        let specs = with_followed(&cluster, &specs, jobs.len(), &after, &ids).await?;
+        let jobs = specs.into_iter().zip(jobs.iter().chain(&followers)).map(|(spec, before)| {
             let id = ids.get(&before.summary.job_id).copied().unwrap_or(first);
-            Job::submit(id, following(spec.clone(), &ids), now)
+            Job::submit(id, spec, now)
         });
         Ok(jobs.collect::<Result<Vec<Job>, _>>().map_err(|e| UsageError(e.to_string()))?)
     };
@@ -215,6 +221,32 @@ async fn followers(store: &Store, jobs: &[Job], until: Time) -> anyhow::Result<V
     let rows = store.jobs_of(order.iter().copied()).await?.all()?;
     let mut rows: BTreeMap<JobId, Job> = rows.into_iter().map(|job| (job.summary.job_id, job)).collect();
     Ok(order.iter().filter_map(|id| rows.remove(id)).collect())
+}
+
+/// The jobs with what they follow. The first `own` follow these, if there are any. Otherwise each follows what it still followed: a new
+/// job in place of one that runs again, or another one that may still complete.
+async fn with_followed(
+    cluster: &Cluster,
+    specs: &[JobSpec],
+    own: usize,
+    given: &[(&str, AfterEnd)],
+    ids: &BTreeMap<JobId, JobId>,
+) -> anyhow::Result<Vec<JobSpec>> {
+    let mut specs = specs.to_vec();
+    if !given.is_empty() {
+        specs.iter_mut().take(own).for_each(|spec| spec.after.clear());
+    }
+    let others = specs.iter().take(own).flat_map(|spec| &spec.after).filter(|(id, _)| !ids.contains_key(id));
+    let others: BTreeSet<(JobId, AfterEnd)> = others.map(|(id, end)| (*id, *end)).collect();
+    let stored = cluster.store.jobs_of(others.iter().map(|(id, _)| *id)).await?.all()?;
+    let states: BTreeMap<JobId, JobState> = stored.iter().map(|job| (job.summary.job_id, job.summary.state)).collect();
+    others.iter().try_for_each(|(id, end)| may_complete(*id, states.get(id).copied(), *end))?;
+    let mut specs: Vec<JobSpec> = specs.into_iter().map(|spec| following(spec, ids)).collect();
+    let mut names = JobNames::new(cluster);
+    for spec in specs.iter_mut().take(own) {
+        names.add(given.iter().copied(), &[], &BTreeMap::new(), spec).await?;
+    }
+    Ok(specs)
 }
 
 /// The ids of the new jobs by those of the jobs that they are like. An element of an array keeps its number; each array of followers,

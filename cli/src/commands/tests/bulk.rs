@@ -378,7 +378,11 @@ async fn a_program_submits_waits_and_cancels_in_one_process() {
             submit,
             submit,
             r#"{"id": 2, "wait": ["x"]}"#,
-            r#"{"id": 3, "cancel": ["x"]}"#,
+            r#"{"id": 3, "cancel": ["--all", "--yes"]}"#,
+            r#"{"id": 3, "logs": "--help"}"#,
+            r#"{"id": 3, "fetch": {"job": "--force", "path": "x", "dir": "."}}"#,
+            r#"{"id": 3, "cancel": {"jobs": ["x"], "yes": true}}"#,
+            r#"{"id": 3, "cancel": {"jobs": ["x"], "all": true}}"#,
             r#"{"id": 4, "list": ["x"]}"#,
             r#"{"id": 5, "submit": [{"command": "again"}]}"#,
             r#"{"id": 5, "submit": [{"command": "again"}]}"#,
@@ -391,7 +395,12 @@ async fn a_program_submits_waits_and_cancels_in_one_process() {
     let waited = of(2.into());
     assert_eq!((&waited[0]["ended"]["state"], &waited[0]["ended"]["key"]), (&"cancelled".into(), &"x".into()));
     assert_eq!((&waited[1]["done"], waited.len()), (&true.into(), 2));
-    assert_eq!(of(3.into())[0]["done"], true);
+    let cancelled = of(3.into());
+    assert_eq!(cancelled.iter().filter(|answer| answer["done"] == true).count(), 1);
+    for expected in ["the name `--all`", "the name `--help`", "the name `--force`", "cancel takes"] {
+        let mut messages = cancelled.iter().filter_map(|answer| answer["error"]["message"].as_str());
+        assert!(messages.any(|message| message.contains(expected)), "{expected}: {cancelled:?}");
+    }
     assert_eq!(of(4.into())[0]["rows"][0]["state"], "cancelled");
     let fresh = of(5.into());
     assert_ne!(fresh[0]["jobs"], fresh[1]["jobs"], "without a key, each submission makes new jobs");

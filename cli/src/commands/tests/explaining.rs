@@ -347,3 +347,21 @@ async fn shares_are_shown_in_their_turn_with_what_waits_and_what_is_allowed() {
     let none = World::with_policy().await;
     assert!(none.run(&["shares"]).await.error().starts_with("the policy has no shares: add [[share]]"));
 }
+
+#[tokio::test]
+async fn a_policy_without_the_size_of_a_waiting_job_is_stored_after_a_yes() {
+    let (world, dir) = (World::with_policy().await, tempfile::tempdir().unwrap());
+    world.run(&["submit", "--name", "waits", "--vcpus", "2", "--", "true"]).await.done();
+    world.run(&["submit", "--name", "both", "--nodes", "2", "--exclusive", "--", "true"]).await.done();
+    let fewer = world.run(&["policy", "check", &file(&dir, "q.toml", &POLICY.replace("max = 4", "max = 1"))]).await;
+    assert!(fewer.err.contains("would reject 1 waiting job,") && fewer.err.contains("both ("), "{}", fewer.err);
+    let smaller = file(&dir, "p.toml", &POLICY.replace("vcpus = 2", "vcpus = 1"));
+    let said = world.run(&["policy", "check", &smaller]).await;
+    assert!(said.err.contains("would reject 1 waiting job,") && said.err.contains("waits ("), "{}", said.err);
+    let before = world.rows().await;
+    let (_, err) = world.run(&["policy", "set", &smaller]).await.failed();
+    assert!(err.contains("nothing was stored: answer y, or give --yes"), "{err}");
+    assert_eq!(world.rows().await, before);
+    world.run(&["policy", "set", "--yes", &smaller]).await.done();
+    world.run(&["policy", "set", &smaller]).await.done();
+}

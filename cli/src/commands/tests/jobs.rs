@@ -403,7 +403,7 @@ async fn a_key_is_the_same_job_although_no_size_offers_it_any_more() {
         first.push(world.run(line).await.done());
     }
     let small = file(&dir, "p.toml", &POLICY.replace("vcpus = 2", "vcpus = 1"));
-    world.run(&["policy", "set", &small]).await.done();
+    world.run(&["policy", "set", "--yes", &small]).await.done();
     for (line, first) in lines.iter().zip(first) {
         let again = world.run(line).await;
         assert_eq!((again.result.unwrap(), again.out), (Exit::Done, first), "{line:?}");

@@ -16,8 +16,14 @@ def main() -> None:
         function = cloudpickle.loads(files.read("function"))
     with open(argument, "rb") as file:
         value = cloudpickle.load(file)
+    try:
+        returned = cloudpickle.dumps(function(value))
+    except SystemExit as end:
+        # A success without a value would be none for the caller.
+        sys.exit(end.code or "the function called sys.exit, so it returned no value")
+    # Only now: a result that is there is whole, also when the function ends the process.
     with open(result, "wb") as file:
-        cloudpickle.dump(function(value), file)
+        file.write(returned)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Ends these jobs. What has ended stays as it is. A job that somebody else submitted needs `yes`."""
         jobs = list(jobs)
         try:
-            self._ask(cancel=[*(job.id for job in jobs), *(["--yes"] if yes else [])])
+            self._ask(cancel={"jobs": [job.id for job in jobs], "yes": yes})
         except NodekeeperError:
             self.refresh(jobs)
             if not all("finished_at" in job.row for job in jobs):
@@ -258,9 +258,10 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def _digest(self, text: str) -> list[str]:
         """What an input is: of a local file its content and its name."""
-        path, _, name = (text, "", text) if (self._folder / text).exists() else text.rpartition("=")
+        path, name = (text, text) if (self._folder / text).exists() else text.rpartition("=")[::2]
         file = self._folder / path
-        if text.startswith(("s3://", "job:")) or not file.exists():
+        # The program says what is wrong with a file that is not there.
+        if not path or text.startswith(("s3://", "job:")) or not file.exists():
             return [text]
         if file.is_dir():
             raise WrongRequest(f"a job with the folder {path} needs a key of its own: give key=…")
@@ -298,4 +299,7 @@ def _printed(job: Job[Any]) -> str:
 def _returned(job: Job[Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="nodekeeper-") as folder:
         job.fetch(folder, functions.RESULT)
-        return pickle.loads(Path(folder, functions.RESULT).read_bytes())
+        try:
+            return pickle.loads(Path(folder, functions.RESULT).read_bytes())
+        except Exception as error:
+            raise NodekeeperError(f"what the function of job {job.id} returned cannot be read here: {error!r}") from error

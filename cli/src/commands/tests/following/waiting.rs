@@ -290,3 +290,24 @@ async fn a_rerun_brings_along_what_was_rejected_for_it_in_its_order() {
     ended(&after, late, Some(first)).await;
     assert_eq!(after.run(&line).await.out, said.out);
 }
+
+#[tokio::test]
+async fn what_was_never_started_follows_the_same_when_it_runs_again() {
+    let world = World::with_policy().await;
+    let first = submitted(&world, &["--name", "a", "--", "true"]).await[0];
+    let other = submitted(&world, &["--name", "b", "--", "true"]).await[0];
+    let waits = submitted(&world, &["--name", "c", "--after", "a", "--", "true"]).await[0].to_string();
+    world.run(&["cancel", &waits]).await.done();
+    let follows = async |options: &[&str]| {
+        let new = world.run(&[&["rerun", &waits], options].concat()).await.out;
+        job(&world, new.trim().parse().unwrap()).await.summary.after
+    };
+    assert_eq!(follows(&[]).await, [(first, AfterEnd::Success)].into());
+    assert_eq!(follows(&["--after-any", "b"]).await, [(other, AfterEnd::Any)].into());
+    let keyed = follows(&["--key", "k"]).await;
+    ended(&world, first, None).await;
+    assert_eq!(follows(&["--key", "k"]).await, keyed, "it is the same, whatever became of the followed job");
+    let refused = world.run(&["rerun", &waits]).await.error();
+    assert!(refused.contains("is failed") && refused.contains("`nodekeeper rerun"), "{refused}");
+    assert_eq!(follows(&["--after", "b"]).await, [(other, AfterEnd::Success)].into());
+}

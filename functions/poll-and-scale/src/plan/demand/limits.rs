@@ -70,6 +70,11 @@ impl<'a> WorkInUse<'a> {
         needs.nodes == 1 || !self.jobs.contains(&job)
     }
 
+    /// Whether this job is under a limit. One that needs licences is, also when the policy has no limit any more: it has no licence then.
+    fn is_limited(&self, job: &JobSummary) -> bool {
+        !job.needs.licences.is_empty() || self.has_limits && self.policy.limits_job(job)
+    }
+
     /// What this many more members of a job add.
     fn amount(&self, job: JobId, needs: &Needs, (members, dollars_per_hour): (u32, Usd)) -> WorkAmount {
         let running = self.counts_anew(job, needs).into();
@@ -79,7 +84,7 @@ impl<'a> WorkInUse<'a> {
     /// Whether a demand may be served, as far as that does not depend on its nodes. Otherwise, why it waits.
     pub(super) fn admit(&mut self, want: &Want<'_>) -> Result<(), Reason> {
         let job = want.job();
-        if self.has_limits && self.policy.limits_job(job) {
+        if self.is_limited(job) {
             let owner = (job.share.as_deref(), job.by.as_deref());
             if let Some(why) = self.policy.never_allows(owner, &job.needs) {
                 return Err(Reason::NeverAllowed { why });
@@ -98,7 +103,7 @@ impl<'a> WorkInUse<'a> {
     /// Counts a demand that is served on nodes at this price, if no limit is against that.
     pub(super) fn take(&mut self, want: &Want<'a>, price: Usd) -> Result<(), Reason> {
         let job = want.job();
-        if self.has_limits && self.policy.limits_job(job) {
+        if self.is_limited(job) {
             self.check(job, (want.members(), price))?;
             let owner = (job.share.as_deref(), job.by.as_deref().unwrap_or_default());
             self.add(job.job_id, owner, &job.needs, (want.members(), price));

@@ -150,6 +150,20 @@ fn licences_are_used_by_jobs_as_long_as_they_are_placed() {
     );
 }
 
+/// An operator has taken out the last limit of the policy while a job waits for a licence.
+#[test]
+fn a_licence_that_no_policy_has_keeps_only_its_own_jobs_waiting() {
+    let mut given = shared(8, json!({})).jobs_of("a", "ann", 100, 2);
+    given.seen.jobs[0].needs.licences = [("matlab".to_owned(), 1)].into();
+    given.seen.limit_turn = None;
+    assert!(
+        given.waits_for(100)[0].to_string().contains("it needs matlab, and limits.licences"),
+        "{:?}",
+        given.waits_for(100)
+    );
+    assert_eq!(given.placed_of(), (1, 0), "the other job has a node");
+}
+
 #[test]
 fn a_run_without_the_turn_places_nothing_that_is_under_a_limit() {
     let limited = json!({"share": [{"name": "a", "members": ["*"], "running": 9}, {"name": "b", "members": ["*"]}]});
