@@ -10,6 +10,7 @@ It needs Python 3.9 or later and nothing else. Copy it beside the program of the
 import concurrent.futures
 import configparser
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -104,9 +105,11 @@ class Nodekeeper:
     def __init__(self, settings):
         self.program = settings.get("programs", "nodekeeper")
 
-    def submit(self, job):
-        """The id of this job. The same job is submitted only once."""
+    def submit(self, job, once=False):
+        """The id of this job. The same job is submitted only once while it has not ended; with `once`, also after that."""
         text = json.dumps(job, sort_keys=True)
+        if once:
+            text = json.dumps(job | {"key": f"{job['name']}/{hashlib.sha256(text.encode()).hexdigest()}"}, sort_keys=True)
         return json.loads(call(self.program, "submit", "--file", "-", "--json", text=text))[0]["job_id"]
 
     def state_of(self, job_id):

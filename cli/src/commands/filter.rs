@@ -13,7 +13,7 @@ use model::{EndedAlloc, JobState, JobSummary, Time};
 use std::collections::BTreeMap;
 use store::End;
 
-/// `--state`, `--name`, `--since`, and those of [`OwnerFilter`]
+/// `--state`, `--name`, `--since`, `--label` and `--mine`
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct JobFilter {
     /// Only jobs in this state: queued, placing, placed (or running), regrouping, complete, failed, cancelled or rejected; may

@@ -83,6 +83,10 @@ pub(crate) async fn enter(context: &mut Context<'_>, args: &InsideArgs, command:
 async fn find(context: &mut Context<'_>, cluster: &Cluster, args: &InsideArgs) -> anyhow::Result<Alloc> {
     let (job_id, only) = Finder::new(cluster).work_of_one(&args.id).await?;
     let job = cluster.store.job(job_id).await?.ok_or_else(|| no_job(job_id))?;
+    if let Some(member) = args.member.filter(|member| *member >= job.summary.needs.nodes) {
+        let last = job.summary.needs.nodes.saturating_sub(1);
+        return Err(UsageError(format!("it has no member {member}: its members are 0 to {last}")).into());
+    }
     let mut allocs = readable(context.err, cluster.store.allocs_of([&job]).await?)?;
     allocs.retain(|alloc| only.is_none_or(|id| alloc.id() == id));
     allocs.retain(|alloc| args.member.is_none_or(|member| alloc.id().member == member));

@@ -8,7 +8,7 @@
 
 use crate::changes::operate::record_event;
 use crate::commands::submit::strict_json;
-use crate::console::{Cluster, Context, Exit, UsageError, bounded, is_yes, show};
+use crate::console::{Cluster, Context, Exit, NoAnswer, UsageError, bounded, is_yes, show};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use model::control::PolicyRow;
@@ -341,7 +341,7 @@ async fn stored_as(
 ) -> anyhow::Result<()> {
     let after = match written {
         Err(WriteError::Conflict(_)) => {
-            bail!("the policy was not stored: someone else stored one meanwhile: try again")
+            bail!(NoAnswer("the policy was not stored: someone else stored one meanwhile: try again".to_owned()))
         }
         other => other?,
     };
