@@ -13,7 +13,6 @@ use aws_config::SdkConfig;
 use aws_config::credential_process::CredentialProcessProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
-use derive_more::Debug;
 use s3::{Access, Keys, S3};
 use std::error::Error;
 use std::sync::Arc;
@@ -49,8 +48,6 @@ pub fn s3(config: &SdkConfig, endpoint: Option<&str>, clock: WallClock) -> anyho
     Ok(S3::new(Arc::new(keys), region, endpoint.or_else(|| config.endpoint_url()))?)
 }
 
-#[derive(Debug)]
-#[debug("SdkKeys({provider:?})")]
 struct SdkKeys {
     provider: Option<SharedCredentialsProvider>,
     clock: WallClock,

@@ -38,7 +38,6 @@ impl CallError {
 }
 
 /// How the node proves who it is.
-#[derive(Debug)]
 pub enum Credential {
     /// By a signature with the credentials of the instance's role.
     Signature(Signer),
@@ -49,7 +48,6 @@ pub enum Credential {
 /// Gives the time by the node's clock: to sign requests, to date cached inputs, and for people.
 pub type NodeClock = fn() -> Timestamp;
 
-#[derive(Debug)]
 pub struct ControlPlaneClient {
     http: reqwest::Client,
     node_id: NodeId,

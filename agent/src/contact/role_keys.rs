@@ -18,7 +18,6 @@ const REFRESH: Duration = Duration::from_secs(240);
 /// A smaller difference between the clocks is not corrected.
 const SMALL_SKEW_S: i64 = 30;
 
-#[derive(Debug)]
 pub struct RoleKeys {
     imds: Imds,
     cached: Mutex<Option<Credentials>>,

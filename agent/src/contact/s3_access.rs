@@ -28,7 +28,6 @@ pub struct S3Environment {
 }
 
 /// Connects to S3 as soon as something is to be stored.
-#[derive(Debug)]
 pub struct S3Access {
     keys: Arc<NodeKeys>,
     /// The region, if it is known without the metadata service.
@@ -89,7 +88,6 @@ impl FilesSource {
     }
 }
 
-#[derive(Debug)]
 struct NodeKeys {
     given: Option<Credentials>,
     role: Option<Arc<RoleKeys>>,

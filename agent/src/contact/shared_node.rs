@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The node, its data directory, and the wake-ups between the loops.
-#[derive(Debug)]
 pub struct SharedNode {
     node: Mutex<Node>,
     /// A change of the node holds this from its first read until the change is in memory. A thread of its own holds it while it writes:

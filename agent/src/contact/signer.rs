@@ -13,7 +13,6 @@ use std::sync::Arc;
 const SERVICE: &str = "lambda";
 
 /// Signs the requests of one node.
-#[derive(Debug)]
 pub struct Signer {
     keys: Arc<RoleKeys>,
     region: String,

@@ -27,7 +27,6 @@ const KILL: i32 = 9;
 const SHELL_KILL: i32 = 128 + KILL;
 
 /// The frames of one alloc while they come, and their file.
-#[derive(Debug)]
 pub struct ElementsLog {
     file: File,
     frames: FrameParser,

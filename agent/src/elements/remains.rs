@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// For the process that runs the element.
-#[derive(Debug)]
 pub(crate) struct Element {
     /// The first process, which leads a group.
     first: i32,

@@ -19,7 +19,6 @@ use tokio::time::Instant;
 /// What a shell adds to the number of a signal that ended a command.
 const SIGNALLED: i32 = 128;
 
-#[derive(Debug)]
 pub(crate) struct CommandEnd<'a> {
     task: &'a AllocTask,
     remains: Remains<'a>,

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// The command of an alloc, for its supervisor.
-#[derive(Debug)]
 pub(crate) enum Remains<'a> {
     Processes(Processes<'a>),
     Container(ContainerStop<'a>),
@@ -79,7 +78,6 @@ impl<'a> Remains<'a> {
 }
 
 /// The processes of a command, below its supervisor.
-#[derive(Debug)]
 pub(crate) struct Processes<'a> {
     /// This process. It leads a session and a group.
     pub(crate) supervisor: i32,
@@ -136,7 +134,6 @@ pub(crate) fn reap_all() -> bool {
 }
 
 /// A stop of the command in a container.
-#[derive(Debug)]
 pub(crate) struct ContainerStop<'a> {
     /// The client of the runtime. It ends with the container.
     client: Processes<'a>,

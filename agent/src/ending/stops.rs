@@ -32,7 +32,6 @@ pub(crate) enum StopStep {
 }
 
 /// The steps of one alloc that are still to come.
-#[derive(Debug)]
 pub(crate) struct Stops {
     notice: Duration,
     /// The time from asking the command to stop to killing it.

@@ -37,7 +37,6 @@ pub(super) fn mark() -> String {
 }
 
 /// The caller's side.
-#[derive(Debug)]
 pub(super) struct CallerWatch {
     pipe: Option<PipeWriter>,
     process: Child,

@@ -25,7 +25,6 @@ pub(super) fn failed(what: impl Display) -> impl FnOnce(io::Error) -> anyhow::Er
     move |error| anyhow!("cannot {what}: {error}")
 }
 
-#[derive(Debug)]
 pub(super) struct LiveAlloc {
     pub(super) task: AllocTask,
     pub(super) dir: AllocDir,

@@ -32,7 +32,6 @@ enum Caller {
     Err,
 }
 
-#[derive(Debug)]
 pub(super) struct Streams {
     /// Whether the command gets a terminal.
     pub(super) is_terminal: bool,
@@ -111,7 +110,6 @@ fn pipes() -> io::Result<Pair> {
     Ok((ours(input.into()), ours(out.into()), stdin.into(), stdout.into()))
 }
 
-#[derive(Debug)]
 pub(super) struct Passage {
     terminal: Option<OurTerminal>,
     pumps: Vec<JoinHandle<()>>,
@@ -137,7 +135,6 @@ impl Passage {
 }
 
 /// Our side of the terminal, and the settings of the caller's one.
-#[derive(Debug)]
 struct OurTerminal {
     side: File,
     before: Termios,

@@ -33,7 +33,6 @@ const CACHE_PREFIX: &str = "cache:";
 const TAKEN_PREFIX: &str = ".gone-";
 
 /// A cache that no longer has its name, and is to be removed.
-#[derive(Debug)]
 struct TakenCache {
     name: String,
     label: String,

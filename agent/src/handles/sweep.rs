@@ -29,7 +29,6 @@ const UNREGISTERED_DELAY: Duration = Duration::from_secs(60);
 /// backup may not know what this node knows.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(3600);
 
-#[derive(Debug)]
 pub struct Sweeper {
     handles: HandleStore,
     max_at_a_time: usize,

@@ -44,7 +44,6 @@ pub struct JobStart {
 
 /// The file in which a helper says why it did not become the command. The command cannot reach the file, because it gets another
 /// standard input.
-#[derive(Debug)]
 pub struct StartResult(File);
 
 impl StartResult {

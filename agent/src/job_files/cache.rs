@@ -34,7 +34,6 @@ const UNUSED: Duration = Duration::from_secs(86_400);
 pub struct Cache(PathBuf);
 
 /// A content on this node. It is not removed while this value exists.
-#[derive(Debug)]
 pub struct KeptContent {
     pub path: PathBuf,
     lock: File,

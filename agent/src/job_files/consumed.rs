@@ -11,7 +11,6 @@ use std::path::Path;
 /// How much is read before it is given back.
 const STEP: u64 = 1 << 20;
 
-#[derive(Debug)]
 pub(super) struct Consumed {
     file: File,
     read: u64,

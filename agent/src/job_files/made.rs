@@ -35,7 +35,6 @@ pub(super) struct WorkDir {
     pub(super) path_for_job: PathBuf,
 }
 
-#[derive(Debug)]
 pub(super) struct MadeOutput {
     pub(super) what: OutputForm,
     pub(super) content: Content,
@@ -234,7 +233,6 @@ impl Write for ArchivePipe {
 }
 
 /// The reading end of an archive that a thread makes. Dropping it ends the thread.
-#[derive(Debug)]
 pub(super) struct Archive {
     from: DuplexStream,
     _interest: CancelOnDrop,

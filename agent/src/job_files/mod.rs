@@ -33,7 +33,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The files of one alloc, and what reading and storing them needs.
-#[derive(Debug)]
 pub struct JobFiles<'a> {
     pub alloc: &'a Supervised<'a>,
     pub source: &'a FilesSource,

@@ -27,7 +27,6 @@ pub struct Bound {
     pub node_id: NodeId,
 }
 
-#[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
     spare: Spare,
@@ -213,7 +212,7 @@ mod tests {
     fn two_agents_cannot_use_one_data_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
-        assert!(DataDir::open(dir.path()).unwrap_err().to_string().starts_with("another agent uses"));
+        assert!(DataDir::open(dir.path()).err().unwrap().to_string().starts_with("another agent uses"));
         drop(first);
         DataDir::open(dir.path()).unwrap();
     }

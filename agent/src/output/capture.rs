@@ -36,7 +36,6 @@ const LAST_BYTES: usize = CHUNK + 4096;
 /// How much is read at a time. A pipe holds as much.
 const CHUNK: usize = 64 << 10;
 
-#[derive(Debug)]
 pub struct Capture {
     /// `None` after the thread was joined.
     thread: Option<JoinHandle<Option<ElementsLog>>>,
@@ -50,7 +49,6 @@ pub struct Capture {
 }
 
 /// The ends of the pipes that the command gets as its standard output and standard error.
-#[derive(Debug)]
 pub struct Printers {
     pub out: PipeWriter,
     pub err: PipeWriter,

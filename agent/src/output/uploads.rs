@@ -36,7 +36,6 @@ const EACH_FOLLOWED: Duration = Duration::from_secs(1);
 /// The most pieces of one output in one round, so that the others get their turn.
 const PIECES: u32 = 16;
 
-#[derive(Debug)]
 pub struct Uploads {
     task: JoinHandle<()>,
     ending: watch::Sender<bool>,

@@ -9,7 +9,6 @@ use crate::contact::imds::credentials_in;
 use crate::services::Services;
 use crate::work::obstacle::{Obstacle, patiently};
 use async_trait::async_trait;
-use derive_more::Debug;
 use model::enums::Service;
 use model::error_chain::error_chain;
 use reqwest::StatusCode;
@@ -30,8 +29,7 @@ fn no_credentials(why: String) -> Obstacle {
 }
 
 /// The role of a job, as its supervisor uses it.
-#[derive(Clone, Debug)]
-#[debug("JobRole({source:?})")]
+#[derive(Clone)]
 pub struct JobRole {
     pub source: CredentialsSource,
     pub token: String,

@@ -58,7 +58,6 @@ impl GrantedKeys {
     }
 }
 
-#[derive(Debug)]
 pub struct CredentialsService {
     state: Arc<SharedNode>,
     client: Arc<ControlPlaneClient>,

@@ -533,12 +533,12 @@ mod tests {
     fn an_option_in_place_of_an_image_is_refused() {
         for bad in ["--privileged", "--volume=/:/host", ""] {
             let order = AllocOrder { work: model::Work { image: Some(bad.into()), ..order(0, 1).work }, ..order(0, 1) };
-            let error = invocation(&order, &ProcessEnv::new()).unwrap_err();
+            let error = invocation(&order, &ProcessEnv::new()).err().unwrap();
             let says = error.to_string();
             let begins = format!("{bad:?} is not an image reference");
             assert!(matches!(error, EndCause::Rejected { .. }) && says.starts_with(&begins), "{says}");
         }
-        let error = invocation(&order(0, 1), &ProcessEnv::new()).unwrap_err();
+        let error = invocation(&order(0, 1), &ProcessEnv::new()).err().unwrap();
         assert_eq!(error, rejected(OTHER_RUNTIME));
     }
 }

@@ -33,7 +33,6 @@ const MOST: Duration = Duration::from_secs(10);
 /// Where the groups of version 1 that limit memory are mounted.
 const V1_MEMORY: &str = "/sys/fs/cgroup/memory";
 
-#[derive(Debug)]
 pub(crate) struct Init {
     pub(crate) pid: i32,
     pub(crate) start_ticks: u64,
@@ -125,13 +124,12 @@ fn own_group(path: Option<&str>, container: &str, roots: &[&Path]) -> Option<Pat
 }
 
 /// The init of the container of an alloc, as soon as it is found.
-#[derive(Debug)]
 pub(crate) struct InitWatch {
     process: Arc<InitProcess>,
     asks: JoinHandle<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct InitProcess {
     /// `None` in it if the container does not run on this machine.
     init: OnceLock<Option<Init>>,

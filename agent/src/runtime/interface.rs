@@ -48,7 +48,6 @@ pub struct CommandSpec<'a> {
     pub agent_program: &'a Path,
 }
 
-#[derive(Debug)]
 pub struct Invocation {
     pub program: PathBuf,
     pub args: Vec<String>,
@@ -59,7 +58,6 @@ pub struct Invocation {
 }
 
 /// The role of the process of an invocation.
-#[derive(Debug)]
 pub enum Process {
     /// A helper that becomes the command, or says in the verdict why it did not.
     Helper(StartResult),

@@ -73,6 +73,6 @@ mod tests {
     fn a_command_that_belongs_into_an_image_is_not_run_on_the_machine() {
         let order =
             AllocOrder { work: model::Work { image: Some("alpine".into()), ..order(0, 1).work }, ..order(0, 1) };
-        assert_eq!(invoke(&order).unwrap_err(), rejected(OTHER_RUNTIME));
+        assert_eq!(invoke(&order).err().unwrap(), rejected(OTHER_RUNTIME));
     }
 }

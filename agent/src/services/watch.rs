@@ -28,7 +28,6 @@ const GIVEN_UP: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// What the agent remembers of a service between two rounds.
-#[derive(Debug)]
 struct ServiceHealth {
     /// Why it could not be reached at first: later failures may say the same in other words.
     why: Option<String>,

@@ -21,7 +21,6 @@ pub(super) struct ContainerCounts {
     pub(super) io: Option<(u64, u64)>,
 }
 
-#[derive(Debug)]
 pub(super) struct ContainerMeter {
     pub(super) watch: Arc<InitWatch>,
     pub(super) counts: ContainerCounts,

@@ -33,7 +33,6 @@ const NEWS: Duration = Duration::from_secs(30);
 /// Before this, the process may still be the program that starts the command.
 const FIRST_SAMPLE: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
 pub(crate) struct Meter {
     of: Counter,
     began: Instant,
@@ -45,7 +44,6 @@ pub(crate) struct Meter {
 }
 
 /// What counts the usage of an alloc.
-#[derive(Debug)]
 enum Counter {
     /// The control group of the alloc, if it has one. Otherwise the kernel's counts for the children of the supervisor.
     Own(Option<PathBuf>),

@@ -29,7 +29,6 @@ const FIRST_OF_IMAGE: Duration = Duration::from_secs(1);
 /// How long a phase lasts before it is reported, and the time between two reports of it: about that of a heartbeat.
 const PHASE: Duration = Duration::from_secs(20);
 
-#[derive(Debug)]
 struct LastSample {
     last: Instant,
     wait: Duration,
@@ -56,7 +55,6 @@ impl LastSample {
     }
 }
 
-#[derive(Debug)]
 pub struct ProgressSampler {
     allocs: PathBuf,
     samples: BTreeMap<AllocId, LastSample>,

@@ -33,7 +33,7 @@ const AT_LEAST: Duration = Duration::from_secs(60);
 /// How long they may be stored without a time limit.
 const AT_MOST: Duration = Duration::from_secs(86_400);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Provided {
     /// The variables with its credentials and its secrets.
     pub env: ProcessEnv,

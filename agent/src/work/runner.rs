@@ -64,7 +64,6 @@ pub struct RunnerSettings {
 }
 
 /// Starts and stops supervisors, and reads the state of their allocs.
-#[derive(Debug)]
 pub struct Runner {
     settings: RunnerSettings,
     allocs: PathBuf,

@@ -10,7 +10,6 @@ use crate::runtime::ProcessEnv;
 use model::Time;
 use std::path::PathBuf;
 
-#[derive(Debug)]
 pub struct SupervisorContext {
     /// `PATH`, `HOME` and `LANG`, as far as they are set.
     pub env: ProcessEnv,
@@ -24,7 +23,6 @@ pub struct SupervisorContext {
     pub clock: NodeClock,
 }
 
-#[derive(Debug)]
 pub struct Supervised<'a> {
     pub task: AllocTask,
     pub dir: AllocDir,

@@ -56,7 +56,6 @@ struct UserHolder {
 }
 
 /// The user id of an alloc, and a lock against the end of others with the same id. Keep it until the alloc has its directory.
-#[derive(Debug)]
 pub struct ChosenUser {
     pub uid: u32,
     _lock: File,

@@ -7,7 +7,6 @@ use super::aws_cli::{AwsCli, AwsError};
 use super::person::Person;
 use super::show::Screen;
 use super::{NoAnswer, UsageError, bounded};
-use derive_more::Debug;
 use futures::future::BoxFuture;
 use model::{Cloud, Time};
 use runtime::observation::ObserveError;
@@ -20,8 +19,7 @@ use store::{DbError, Dynamo, Store, WriteError};
 
 pub type WallClock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-#[derive(Clone, Debug)]
-#[debug("Cluster({dynamo:?})")]
+#[derive(Clone)]
 pub struct Cluster {
     pub store: Store,
     pub dynamo: Dynamo,

@@ -5,7 +5,6 @@
 
 use std::io::{self, Stdout, Write};
 
-#[derive(Debug)]
 pub struct StandardOutput(pub Stdout);
 
 impl Write for StandardOutput {

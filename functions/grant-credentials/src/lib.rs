@@ -41,7 +41,6 @@ const LONGEST: Span = Span::from_s(3600);
 /// The longest time limit that counts, in seconds: ten years.
 const LONGEST_RUN_S: i64 = 3653 * 86_400;
 
-#[derive(Debug)]
 pub struct Grants {
     store: Store,
     sts: Arc<dyn Sts>,

@@ -8,7 +8,6 @@ use aws_sdk_sts::error::{DisplayErrorContext, ProvideErrorMetadata};
 use aws_sdk_sts::types::Tag;
 use model::wire::JobCredentials;
 use model::{Span, Time};
-use std::fmt::Debug;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssumeRole {
@@ -30,7 +29,7 @@ pub enum StsError {
 }
 
 #[async_trait]
-pub trait Sts: Debug + Send + Sync {
+pub trait Sts: Send + Sync {
     /// The credentials of a session of this length.
     async fn assume(&self, request: &AssumeRole, lasts: Span, now: Time) -> Result<JobCredentials, StsError>;
 }

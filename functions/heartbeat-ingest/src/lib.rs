@@ -41,7 +41,6 @@ pub(crate) const RACES: u32 = 5;
 
 /// The function. Between requests it keeps only a cache, a count of heartbeats, and how often nodes called. It may lose all of
 /// them.
-#[derive(Debug)]
 pub struct Ingest {
     store: Store,
     admission: NodeAdmission,
@@ -54,7 +53,6 @@ pub struct Ingest {
 }
 
 /// The cached policy, and the size of the fleet.
-#[derive(Debug)]
 pub(crate) struct CachedPolicy {
     pub(crate) policy: Policy,
     pub(crate) version: u64,
@@ -81,7 +79,7 @@ const IDLE_TO_WAIT: f64 = 8.0;
 /// Every lease is as long as the longest interval of a working node, plus the grace. The length cannot depend on whether the
 /// node is idle: only the answer to the write that renews the lease shows that. The length does not depend on jitter either:
 /// a lease is never shortened, so a heartbeat with less jitter than the last one would need a second write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct HeartbeatTiming<'a> {
     pub(crate) cached: &'a CachedPolicy,
     /// The factor by which chance lengthens the time to the next call: between 1 and [`LONGEST_JITTER`].

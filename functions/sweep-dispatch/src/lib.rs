@@ -48,7 +48,6 @@ fn make(parts: Parts) -> Handler {
 /// `sweep.report_s`.
 const DEFAULT_REPORT_S: i64 = 30;
 
-#[derive(Debug)]
 pub struct Sweep {
     pub(crate) store: Store,
     pub(crate) admission: NodeAdmission,

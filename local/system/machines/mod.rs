@@ -53,7 +53,7 @@ const POWERED_OFF: &str = "powered-off";
 /// The file with the GPUs that a machine pretends to have. A person may change it to see what follows.
 const GPUS: &str = "gpus.json";
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MachineSettings {
     pub agent: PathBuf,
     /// The parent of the machines' directories: an absolute path in the locked working directory.
@@ -73,10 +73,9 @@ pub struct MachineSettings {
 }
 
 /// The machines that are up. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LocalMachines(Arc<Host>);
 
-#[derive(Debug)]
 struct Host {
     settings: MachineSettings,
     up: Mutex<Up>,

@@ -26,7 +26,6 @@ use aws_sdk_ec2::types::{Filter, Reservation};
 use base64::Engine;
 use by_id::ById;
 use calls::{AT_ONCE, FILTER_VALUES, cloud_error};
-use derive_more::Debug;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use model::cloud::{BATCH_TAG, CLUSTER_TAG, NODE_TAG};
@@ -53,8 +52,7 @@ const DESCRIBE: &str = "DescribeInstances";
 const WOULD_LAUNCH: &str = "DryRunOperation:";
 
 /// EC2 through the AWS SDK.
-#[derive(Clone, Debug)]
-#[debug("Ec2({cluster})")]
+#[derive(Clone)]
 pub struct Ec2 {
     client: Client,
     cluster: ClusterName,

@@ -89,7 +89,6 @@ fn by_name(patterns: &BTreeSet<String>) -> Vec<Filter> {
 }
 
 /// What AWS offers in the region of its configuration.
-#[derive(Debug)]
 pub struct AwsOffers {
     pub(crate) client: Client,
     /// The clients of prices and quotas are made when they are asked, so that no start of a function waits for them.

@@ -15,7 +15,6 @@ pub use model::files::MAX_CONTENT_BYTES as MAX_BYTES;
 pub const MAX_ENTRIES: u64 = 1_000_000;
 
 /// How many bytes and entries some work may still use.
-#[derive(Debug)]
 pub struct Allowance {
     bytes: Cell<u64>,
     entries: Cell<u64>,
@@ -25,7 +24,6 @@ pub struct Allowance {
 }
 
 /// The interest of somebody who waits for the work. When this value is dropped, the work ends.
-#[derive(Debug)]
 pub struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -124,7 +122,6 @@ impl Allowance {
     }
 }
 
-#[derive(Debug)]
 pub struct CountedRead<'a, R> {
     from: R,
     allowance: &'a Allowance,

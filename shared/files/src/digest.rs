@@ -19,7 +19,6 @@ pub struct Digest {
 }
 
 /// Takes the digest of what is written through it.
-#[derive(Debug)]
 pub struct Digesting<W> {
     to: W,
     sha256: Sha256,

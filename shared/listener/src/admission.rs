@@ -64,10 +64,9 @@ impl Limits {
 }
 
 /// Admits connections. Clones share the counts.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Admission(Arc<Shares>);
 
-#[derive(Debug)]
 struct Shares {
     owner: Owner,
     limits: Limits,
@@ -97,7 +96,6 @@ pub(crate) enum WhyClosed {
 }
 
 /// The place of one connection, until it is dropped.
-#[derive(Debug)]
 pub(crate) struct Seat {
     of: Arc<Shares>,
     user: Option<u32>,

@@ -24,10 +24,8 @@ const ESTABLISHED: u8 = 1;
 const QUESTION_BYTES: u32 = 16 + 56;
 
 /// Asks the kernel for users of sockets.
-#[derive(Debug)]
 pub(crate) struct Users(Mutex<Kernel>);
 
-#[derive(Debug)]
 struct Kernel {
     /// `None` if this process cannot ask.
     socket: Option<OwnedFd>,

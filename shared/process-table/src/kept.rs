@@ -20,10 +20,9 @@ const PIPE_BYTES: usize = 64 << 10;
 /// The device and the inode of a pipe.
 pub(super) type Pipe = (u64, u64);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct KeptReaders(BTreeMap<Pipe, KeptPipe>);
 
-#[derive(Debug)]
 struct KeptPipe {
     file: File,
     /// The processes of the command that read from it.

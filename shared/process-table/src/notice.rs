@@ -27,7 +27,7 @@ const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"]
 const WITH_INPUT: Duration = Duration::from_secs(2);
 
 /// What was sent to a command, and who gets it later.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Notice {
     /// The longest that a shell waits for those below it.
     patience: Duration,
@@ -39,7 +39,6 @@ pub struct Notice {
 }
 
 /// A process that gets the signal later.
-#[derive(Debug)]
 struct Later {
     process: ProcessEntry,
     after: After,

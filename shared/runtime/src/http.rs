@@ -195,7 +195,6 @@ impl NodeCredentials {
 }
 
 /// The check that each request of a node passes first. Between requests it keeps only how often nodes called.
-#[derive(Debug)]
 pub struct NodeAdmission {
     routes: &'static [&'static str],
     credentials: NodeCredentials,

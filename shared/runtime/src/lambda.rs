@@ -39,7 +39,7 @@ const UNKNOWN_BUDGET: Duration = Duration::from_secs(50);
 const GIVEN_UP_BEFORE_MS: u64 = 500;
 
 /// What a function works with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Parts {
     pub store: Store,
     pub env: FunctionEnvironment,

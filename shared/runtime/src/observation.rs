@@ -101,7 +101,6 @@ pub struct Observation {
 }
 
 /// The launches of which a node has no instance yet.
-#[derive(Debug)]
 pub struct OpenLaunches(HashSet<Ulid>);
 
 impl OpenLaunches {

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
 /// The locks of one run, and the node records as this run knows them: as the run read them, or as it last wrote them.
-#[derive(Debug)]
 pub struct RecordLocks<'a> {
     locks: Mutex<HashMap<LockKey, Arc<tokio::sync::Mutex<()>>>>,
     /// In the order of the slots.

@@ -46,7 +46,6 @@ pub trait Perform<A>: Sync {
     async fn note(&self, _plan: &Plan<A>) {}
 }
 
-#[derive(Debug)]
 pub struct Run<'a> {
     pub function: Function,
     pub store: &'a Store,
@@ -71,7 +70,6 @@ pub type Numbered<'p, A> = (usize, &'p Planned<A>);
 pub type ActionCall<'p, A> = Vec<Numbered<'p, A>>;
 
 /// Calls that are made at the same time.
-#[derive(Debug)]
 pub struct CallStep<'p, A> {
     calls: Vec<ActionCall<'p, A>>,
     /// How many of them.

@@ -7,7 +7,6 @@ use crate::Keys;
 use crate::error::S3Error;
 use crate::sign::{self, Signed, signature};
 use crate::xml::text_of;
-use derive_more::Debug;
 use model::error_chain::error_chain;
 use model::stored::S3Place;
 use reqwest::{Method, Response, StatusCode};
@@ -34,8 +33,7 @@ const REFUSAL_BYTES: usize = 16 * 1024;
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// S3 for one caller. Cheap to clone.
-#[derive(Clone, Debug)]
-#[debug("S3 {{ region: {:?}, endpoint: {:?}, .. }}", _0.region, _0.endpoint)]
+#[derive(Clone)]
 pub struct S3(Arc<Inner>);
 
 struct Inner {

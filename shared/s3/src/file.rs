@@ -135,7 +135,6 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::SystemTime;
 
-    #[derive(Debug)]
     struct Anybody;
 
     #[async_trait]

@@ -23,7 +23,6 @@ pub use sign::{Signed, signature};
 
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
-use std::fmt::Debug;
 use std::time::SystemTime;
 
 /// Who calls, and when.
@@ -36,7 +35,7 @@ pub struct Access {
 
 /// Where the credentials come from.
 #[async_trait]
-pub trait Keys: Debug + Send + Sync {
+pub trait Keys: Send + Sync {
     /// Credentials that count now. The error says why there are none.
     async fn access(&self) -> Result<Access, String>;
 

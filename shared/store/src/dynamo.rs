@@ -18,7 +18,6 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use derive_more::Debug;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use model::error_chain::error_chain;
 use model::{ClusterName, Rng};
@@ -60,8 +59,7 @@ pub fn http_client_believing(roots: &[u8]) -> SharedHttpClient {
     builder.tls_context(context).build_https()
 }
 
-#[derive(Clone, Debug)]
-#[debug("Dynamo({cluster})")]
+#[derive(Clone)]
 pub struct Dynamo {
     client: Client,
     cluster: ClusterName,

@@ -42,12 +42,6 @@ pub struct Store {
     rng: Rng,
 }
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Store")
-    }
-}
-
 /// A steady heartbeat: the new pulse, and the attributes that the record must have for the heartbeat to be steady.
 #[derive(Clone, Debug)]
 pub struct Pulse<'a> {

@@ -92,7 +92,6 @@ fn begin_of_last(text: &[u8], lines: usize) -> usize {
 }
 
 /// Prints the bytes of one output in order.
-#[derive(Debug)]
 pub(crate) struct Printer {
     pub(crate) route: Route,
     /// Only these bytes of the output are printed; `None`: all.

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 /// The architectures, and how `uname -m` names them. Functions of the first one are cheaper.
 const ARCHITECTURES: [(Arch, &str); 2] = [(Arch::Arm64, "aarch64"), (Arch::X86_64, "x86_64")];
 
-#[derive(Debug)]
 pub(super) struct ReleaseFiles {
     /// The template whose functions are beside it.
     pub(super) template: PathBuf,

@@ -32,7 +32,6 @@ pub(crate) struct Written {
 }
 
 /// What one transaction writes: at most [`JOBS_TOGETHER`] jobs, and rows of keys, each with the first job of its key.
-#[derive(Debug)]
 pub(crate) struct Together<'a> {
     pub(crate) jobs: &'a [Job],
     pub(crate) keys: Vec<(JobId, Event)>,

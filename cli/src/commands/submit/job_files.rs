@@ -93,7 +93,6 @@ pub(crate) fn plain(path: &str) -> String {
     if plain.is_empty() && path.starts_with('.') { ".".to_owned() } else { plain.to_owned() }
 }
 
-#[derive(Debug)]
 struct Upload {
     shown: String,
     path: PathBuf,
@@ -105,7 +104,7 @@ struct Upload {
 }
 
 /// The local files of a submission, each path read once. They are stored before the jobs are written.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LocalFiles {
     /// By path, and by whether it is packed as a work directory.
     uploads: BTreeMap<(PathBuf, bool), Upload>,
@@ -592,8 +591,8 @@ pub(super) mod tests {
         File::create(large.path().join("hole")).unwrap().set_len(2 << 40).unwrap();
         fs::create_dir_all(deep.path().join("d/".repeat(MAX_DEPTH + 2))).unwrap();
         for dir in [&large, &deep] {
-            let all = folder(dir.path(), |path, to| pack_folder(&File::open(path)?, to, &Choice::ALL)).unwrap_err();
-            assert_eq!(folder(dir.path(), pack_unignored).unwrap_err().to_string(), all.to_string());
+            let all = folder(dir.path(), |path, to| pack_folder(&File::open(path)?, to, &Choice::ALL)).err().unwrap();
+            assert_eq!(folder(dir.path(), pack_unignored).err().unwrap().to_string(), all.to_string());
         }
     }
 }

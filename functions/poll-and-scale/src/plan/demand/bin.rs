@@ -7,7 +7,6 @@
 use model::{Capacity, JobId, JobSummary, Machine, NodeId, Time, Usd};
 
 /// A node with room for members of jobs: it takes work, it boots, or it would be launched.
-#[derive(Debug)]
 pub(super) struct Bin<'a> {
     pub(super) at: At,
     /// The capacity of the node for jobs, as if it were empty.

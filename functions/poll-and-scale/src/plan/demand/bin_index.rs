@@ -39,7 +39,6 @@ impl<'a> BinKind<'a> {
 }
 
 /// The ready nodes for one kind of job. A bin is named by its number.
-#[derive(Debug)]
 pub(super) struct BinIndex<'a> {
     pub(super) kind: BinKind<'a>,
     /// By free GPUs and free vCPUs, then by free memory, then by slot.

@@ -10,7 +10,6 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// All bins of a plan. A bin is named by its number.
-#[derive(Debug)]
 pub(super) struct Bins<'a> {
     /// The ready nodes in the order of their slots, then the other bins in the order of their launches.
     all: Vec<Bin<'a>>,
