@@ -15,13 +15,9 @@ use std::path::{Path, PathBuf};
 /// Where programs are looked for if the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The numbers of architectures in the header of a program (ELF, `e_machine`).
-const I386: u16 = 3;
-const ARM: u16 = 40;
-const X86_64: u16 = 62;
-const AARCH64: u16 = 183;
-
-const OURS: u16 = if cfg!(target_arch = "aarch64") { AARCH64 } else { X86_64 };
+/// The architectures of machines in EC2, each with its number in the header of a program (ELF, `e_machine`).
+const X86_64: (&str, u16) = ("x86_64", 62);
+const ARM64: (&str, u16) = ("arm64", 183);
 
 /// The handlers by which the kernel runs programs of other formats (`binfmt_misc`): a file for each, and two files of its own.
 const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
@@ -51,35 +47,19 @@ pub fn why_not(program: &str, path: Option<&str>, cwd: &Path, error: &io::Error)
 /// The cause, if the program is for machines of another architecture. Executing it need not fail: the C library gives a file that
 /// the kernel cannot execute to a shell, which fails at some line of it.
 pub fn of_other_machine(program: &str, path: Option<&str>, cwd: &Path) -> Option<EndCause> {
-    let places = places(program, path, cwd);
-    let file = places.iter().find(|place| is_executable(place))?;
-    let theirs = machine_of(file)?;
-    // A kernel for 64 bits may run programs for 32, and a kernel with a handler may run any program.
-    let is_related = theirs == OURS || matches!((OURS, theirs), (X86_64, I386) | (AARCH64, ARM));
-    let name = |machine: u16| match machine {
-        X86_64 => "x86_64".to_owned(),
-        I386 => "i386".to_owned(),
-        AARCH64 => "arm64".to_owned(),
-        ARM => "arm".to_owned(),
-        other => format!("machine {other} of ELF"),
-    };
-    (!is_related && !has_handlers()).then(|| EndCause::Rejected {
-        why: format!("program {program:?} is for {}, and the node is {}: see --arch", name(theirs), name(OURS)),
+    let file = places(program, path, cwd).into_iter().find(|place| is_executable(place))?;
+    let ((ours, _), (theirs, number)) = if cfg!(target_arch = "aarch64") { (ARM64, X86_64) } else { (X86_64, ARM64) };
+    let mut head = [0; 20];
+    File::open(file).ok()?.read_exact(&mut head).ok()?;
+    let is_theirs = head.starts_with(b"\x7fELF") && head.ends_with(&number.to_le_bytes());
+    // A kernel with a handler may run any program.
+    (is_theirs && !has_handlers()).then(|| EndCause::Rejected {
+        why: format!("program {program:?} is for {theirs}, and the node is {ours}: see --arch"),
     })
 }
 
 fn has_handlers() -> bool {
     std::fs::read_dir(HANDLERS).is_ok_and(|all| all.count() > 2)
-}
-
-/// The architecture of a program, as its header says; `None` if it is no binary.
-fn machine_of(program: &Path) -> Option<u16> {
-    let mut head = [0; 20];
-    File::open(program).ok()?.read_exact(&mut head).ok()?;
-    let is_little = *head.get(5)? == 1;
-    let machine: [u8; 2] = head.get(18..20)?.try_into().ok()?;
-    let machine = if is_little { u16::from_le_bytes(machine) } else { u16::from_be_bytes(machine) };
-    head.starts_with(b"\x7fELF").then_some(machine)
 }
 
 /// Where a program may be.
@@ -165,11 +145,13 @@ mod tests {
     #[test]
     fn a_program_for_another_architecture_is_told_before_a_shell_reads_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(machine_of(&std::env::current_exe().unwrap()), Some(OURS));
-        let binary = |machine: u16| [b"\x7fELF\x02\x01".as_slice(), &[0; 12], &machine.to_le_bytes()].concat();
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap()[..20].to_vec();
+        let mut other = own.clone();
+        // The numbers of x86-64 and arm64 in the header of a program.
+        other[18] = if own[18] == 62 { 183 } else { 62 };
         for (name, content, is_other) in [
-            ("other", binary(if OURS == AARCH64 { X86_64 } else { AARCH64 }), true),
-            ("own", binary(OURS), false),
+            ("other", other, true),
+            ("own", own, false),
             ("script", b"echo a script without a first line".to_vec(), false),
             ("short", b"\x7fELF".to_vec(), false),
         ] {
