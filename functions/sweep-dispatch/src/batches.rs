@@ -25,26 +25,18 @@ pub(crate) const TOGETHER: usize = 99;
 
 pub(crate) struct Batches<'a> {
     store: &'a Store,
-    record: NodeRecord,
+    /// The node's record, after the writes.
+    pub(crate) record: NodeRecord,
     clock: RunClock,
     reserve_ms: u64,
     now: Time,
-    left: u64,
+    /// How many rows were not written.
+    pub(crate) left: u64,
 }
 
 impl<'a> Batches<'a> {
     pub(crate) fn new(store: &'a Store, record: NodeRecord, clock: RunClock, policy: &Policy, now: Time) -> Self {
         Self { store, record, clock, reserve_ms: policy.watchdog.reserve_ms, now, left: 0 }
-    }
-
-    /// How many rows were not written.
-    pub(crate) const fn left(&self) -> u64 {
-        self.left
-    }
-
-    /// The node's record after the writes.
-    pub(crate) fn record(self) -> NodeRecord {
-        self.record
     }
 
     fn may_begin(&self) -> bool {

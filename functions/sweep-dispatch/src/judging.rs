@@ -185,12 +185,11 @@ impl<'a> Judging<'a, '_> {
     }
 }
 
-/// At most `most` handles to destroy. Each report begins with other handles, so that a handle that cannot be destroyed
-/// does not block the rest.
-pub(crate) fn turn(destroy: &BTreeSet<String>, report_no: u64, most: usize) -> Vec<String> {
+/// At most `most` of these. Each report begins with others, so that a handle that cannot be destroyed does not block the rest.
+pub(crate) fn turn<T: Clone>(all: &BTreeSet<T>, report_no: u64, most: usize) -> Vec<T> {
     let turn = usize::try_from(report_no).unwrap_or(0).wrapping_mul(most);
-    let first = turn.checked_rem(destroy.len()).unwrap_or(0);
-    let (before, from) = (destroy.iter().take(first), destroy.iter().skip(first));
+    let first = turn.checked_rem(all.len()).unwrap_or(0);
+    let (before, from) = (all.iter().take(first), all.iter().skip(first));
     from.chain(before).take(most).cloned().collect()
 }
 

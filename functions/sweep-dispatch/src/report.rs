@@ -198,8 +198,8 @@ impl Applying<'_> {
             self.record_event(ActionName::MarkDestroying, &reason).await;
         }
         changes.destroy.extend(marked);
-        let left = batches.left();
-        self.record = batches.record();
+        let left = batches.left;
+        self.record = batches.record;
         Ok(left)
     }
 
@@ -239,17 +239,13 @@ impl Applying<'_> {
 
     /// The labels in the report of other nodes whose lives are certainly over. No other node will destroy their handles.
     async fn labels_of_the_dead(&self, handles: &[ReportedHandle]) -> Result<BTreeSet<String>, WriteError> {
-        let labels: BTreeSet<&str> = handles.iter().filter_map(|h| h.label.as_deref()).collect();
-        let own = self.node_id.to_string();
-        let others = labels.into_iter().filter(|label| *label != own).filter_map(|label| label.parse::<NodeId>().ok());
-        let others: Vec<NodeId> = others.collect();
-        // Each report begins with other labels: otherwise the first labels, if their nodes live, would hide the rest.
-        let turn = usize::try_from(self.report.report_no).unwrap_or(0).wrapping_mul(MAX_OWNERS);
-        let first = turn.checked_rem(others.len()).unwrap_or(0);
+        let labels = handles.iter().filter_map(|h| h.label.as_deref()?.parse::<NodeId>().ok());
+        let others: BTreeSet<NodeId> = labels.filter(|node_id| *node_id != self.node_id).collect();
         let mut over = BTreeSet::new();
-        for node_id in others.iter().cycle().skip(first).take(MAX_OWNERS.min(others.len())) {
+        // The first labels, if their nodes live, do not hide the rest.
+        for node_id in turn(&others, self.report.report_no, MAX_OWNERS) {
             match self.sweep.store.node(node_id.slot()).await {
-                Ok(record) => over.extend(record.filter(|r| is_over(r, *node_id)).map(|_| node_id.to_string())),
+                Ok(record) => over.extend(record.filter(|r| is_over(r, node_id)).map(|_| node_id.to_string())),
                 // The life counts as not over, because the record cannot be read.
                 Err(error @ DbError::Corrupt { .. }) => tracing::warn!(%error, "the label of a node is not judged"),
                 Err(other) => return Err(other.into()),

@@ -7,7 +7,7 @@
 //! total. The lines of sizes, and those of reasons, do so alone.
 //! Does not: know a bill. It takes the prices of the policy at the launch, from the launch to the end in the table.
 
-use super::reason::{self, NodeReason};
+use super::reason::{self, NodeReason, part_of};
 use super::series::total;
 use super::{Charge, History, NodeLifetime, Use};
 use model::{JobId, Span, Time, Usd};
@@ -293,9 +293,4 @@ fn share(
             there.remove(&n);
         }
     }
-}
-
-fn part_of(ms: i64, part: u64, whole: u64) -> i64 {
-    let whole = i128::from(whole).max(1);
-    i64::try_from(i128::from(ms) * i128::from(part) / whole).unwrap_or(ms)
 }

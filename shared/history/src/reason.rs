@@ -66,7 +66,7 @@ pub(crate) fn of(past: &History, life: &NodeLifetime, (from, to): (Time, Time)) 
         match segment.phase {
             Phase::Working => {
                 let (used, all) = (used(uses, segment.from, segment.to), capacity(life, span));
-                let (part, ms) = (whole.share(used.min(all), all), part_of(span, used.min(all), all));
+                let (part, ms) = (whole.share(used.min(all), all), part_of(span.as_ms(), used.min(all), all));
                 add(NodeReason::Work, ms, part);
                 add(NodeReason::RoomLeft, span.as_ms() - ms, whole.minus(part));
             }
@@ -96,9 +96,10 @@ fn capacity(life: &NodeLifetime, span: Span) -> u64 {
     span.as_ms().unsigned_abs().saturating_mul(u64::from(life.vcpus)).max(1)
 }
 
-fn part_of(span: Span, part: u64, whole: u64) -> i64 {
-    let ms = i128::from(span.as_ms()) * i128::from(part) / i128::from(whole.max(1));
-    i64::try_from(ms).unwrap_or(0)
+/// This part of a time.
+pub(super) fn part_of(ms: i64, part: u64, whole: u64) -> i64 {
+    let whole = i128::from(whole).max(1);
+    i64::try_from(i128::from(ms) * i128::from(part) / whole).unwrap_or(ms)
 }
 
 /// The parts of an idle time, each with its reason.

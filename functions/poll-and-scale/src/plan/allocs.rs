@@ -134,11 +134,7 @@ fn one(view: &View<'_>, alloc: &AllocSummary) -> Option<(Action, Reason)> {
             // may never get that order. In that case the next run loses the alloc, and the job does not wait for the
             // node.
             ClientStatus::Unknown => {}
-            ClientStatus::Pending
-            | ClientStatus::Running
-            | ClientStatus::Complete
-            | ClientStatus::Failed
-            | ClientStatus::Lost => return lose(Reason::SilentAndNotWaitedFor { status }),
+            _ => return lose(Reason::SilentAndNotWaitedFor { status }),
         },
         // The report never came. If the job wants a copy, there is time to place one before the alloc is lost.
         Some(NodeStatus::Syncing) if wants_copy(alloc) && syncing_since(view, record, STRETCH).is_none() => {}

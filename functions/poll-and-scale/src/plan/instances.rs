@@ -74,11 +74,7 @@ fn listed_as_live(view: &mut View<'_>, plan: &mut FleetPlan, record: &NodeRecord
         let instance_id = instance.instance_id.clone();
         let reason = match instance.state {
             InstanceState::ShuttingDown => Reason::TerminationUnderWay { instance_id: instance_id.clone() },
-            InstanceState::Pending
-            | InstanceState::Running
-            | InstanceState::Terminated
-            | InstanceState::Stopping
-            | InstanceState::Stopped => Reason::TerminationNotDone { instance_id: instance_id.clone() },
+            _ => Reason::TerminationNotDone { instance_id: instance_id.clone() },
         };
         plan.add_quietly(Action::Terminate { node_id, instance_id }, reason);
     } else if life.absent_since_at.is_some() {

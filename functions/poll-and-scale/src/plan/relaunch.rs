@@ -59,7 +59,7 @@ fn needed(view: &View<'_>, needs: &QueueNeeds, lives: &[&Life]) -> BTreeSet<Node
 /// Why the call is not repeated now.
 fn why_paused(view: &View<'_>, life: &Life, is_needed: bool) -> Option<Reason> {
     // If a node of the batch is gone, the repeated call could launch an instance that no record claims.
-    let is_whole = life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.has(node_id)));
+    let is_whole = life.batch.as_ref().is_none_or(|batch| batch.nodes().all(|node_id| view.node(node_id).is_some()));
     if !is_whole {
         return Some(Reason::BatchNotWhole {});
     }

@@ -7,14 +7,13 @@
 use super::view::View;
 use model::policy::Size;
 use model::{
-    Arch, Capacity, CapacityReservation, Catalogue, JobSummary, Limit, Machine, MachineNeed, Market, MarketNeed,
-    Offering, Policy, Reason, Span, Usd,
+    Arch, Capacity, CapacityReservation, Catalogue, JobSummary, Limit, Market, MarketNeed, Offering, Policy, Reason,
+    Span, Usd,
 };
 use std::collections::BTreeSet;
 
 /// The sizes of a policy. Each method gives them in the order to try them.
 pub(super) struct Sizes<'a> {
-    policy: &'a Policy,
     sorted: Vec<(&'a Size, Capacity)>,
     /// The architecture of work that names none.
     pub(super) default_arch: Arch,
@@ -24,7 +23,7 @@ impl<'a> Sizes<'a> {
     pub(super) fn new(policy: &'a Policy) -> Self {
         let mut sorted: Vec<_> = policy.size.iter().map(|size| (size, policy.usable(size.capacity))).collect();
         sorted.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
-        Self { policy, sorted, default_arch: policy.default_arch() }
+        Self { sorted, default_arch: policy.default_arch() }
     }
 
     /// Every size that work without GPUs may have.
@@ -36,12 +35,9 @@ impl<'a> Sizes<'a> {
         self.sorted.iter().map(|(size, _)| *size).filter(|size| size.name == name).collect()
     }
 
+    /// The sizes with the capacity that the job takes whose machines meet its need.
     pub(super) fn fitting(&self, job: &JobSummary) -> Vec<&'a Size> {
-        self.offering(job.needs.capacity(), &job.needs.machine)
-    }
-
-    /// The sizes with this capacity whose machines meet this need.
-    pub(super) fn offering(&self, takes: Capacity, need: &MachineNeed) -> Vec<&'a Size> {
+        let (takes, need) = (job.needs.capacity(), &job.needs.machine);
         let is_fitting =
             |size, usable| is_for(size, takes.gpus) && size.offers(takes, need, (usable, self.default_arch));
         let fit = self.sorted.iter().filter(|(size, usable)| is_fitting(size, *usable));
@@ -51,14 +47,6 @@ impl<'a> Sizes<'a> {
             fit.sort_by_key(|size| size.price_for(need.market));
         }
         fit
-    }
-
-    pub(super) fn machine(&self, size: &'a Size) -> Machine<'a> {
-        size.machine(self.default_arch)
-    }
-
-    pub(super) fn none_fits(&self, takes: Capacity, need: &MachineNeed) -> Reason {
-        self.policy.none_fits(takes, need)
     }
 }
 

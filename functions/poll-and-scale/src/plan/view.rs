@@ -162,11 +162,6 @@ impl<'a> View<'a> {
         self.lives.get(self.at(node_id.slot())?).filter(|f| f.life.node_id == node_id)
     }
 
-    /// Whether the node still has its slot.
-    pub(crate) fn has(&self, node_id: NodeId) -> bool {
-        self.facts(node_id).is_some()
-    }
-
     fn facts_mut(&mut self, node_id: NodeId) -> Option<&mut LifeFacts<'a>> {
         let at = self.at(node_id.slot())?;
         self.lives.get_mut(at).filter(|f| f.life.node_id == node_id)

@@ -140,14 +140,7 @@ fn wants<'a>(view: &View<'a>, eligible: &Eligible<'a>) -> Vec<Want<'a>> {
             JobState::Placed if with_unknown.contains(&job.job_id) => {
                 wants.extend(copies_wanted(view, job).map(|original| Want::Copy { job, original }));
             }
-            JobState::Queued
-            | JobState::Placing
-            | JobState::Placed
-            | JobState::Regrouping
-            | JobState::Complete
-            | JobState::Failed
-            | JobState::Cancelled
-            | JobState::Rejected => {}
+            _ => {}
         }
     }
     wants

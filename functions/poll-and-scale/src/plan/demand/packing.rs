@@ -282,7 +282,7 @@ impl<'v, 'a> Packing<'v, 'a> {
             capacity,
             free: capacity,
             size: &size.name,
-            machine: Machine { market, ..self.sizes.machine(size) },
+            machine: Machine { market, ..size.machine(self.sizes.default_arch) },
             price_per_hour: price,
             assigned_at: self.view.now,
             empty: true,

@@ -86,14 +86,13 @@ impl<'a> Possible<'a> {
 
 /// Why a job can never run with this policy; `None` if it can.
 pub(super) fn never(view: &View<'_>, sizes: &Sizes<'_>, job: &JobSummary) -> Option<Reason> {
-    let (policy, all) = (&view.observed.policy, sizes);
-    let sizes = all.fitting(job);
+    let (policy, sizes) = (&view.observed.policy, sizes.fitting(job));
     if sizes.is_empty() {
         // What EC2 offers is not known yet, or not completely: a type that fits may come.
         if policy.waits_for_catalogue() {
             return None;
         }
-        return Some(all.none_fits(job.needs.capacity(), &job.needs.machine));
+        return Some(policy.none_fits(job.needs.capacity(), &job.needs.machine));
     }
     // A maximum of 0 pauses the cluster: jobs wait.
     if job.needs.nodes > policy.nodes.max && policy.nodes.max > 0 {
