@@ -195,7 +195,7 @@ async fn finish(end: EndReason, args: &AgentArgs, state: &SharedNode, runner: &m
         EndReason::OnRequest => tracing::info!("the agent ends; allocs keep running"),
     }
     uploads.finish(LAST_UPLOADS).await;
-    if let Some(OwnIds { cgroups: Some(parent), .. }) = &runner.settings().users {
+    if let Some(OwnIds { cgroups: Some(parent), .. }) = &runner.settings.users {
         cgroup::remove_if_empty(parent);
     }
     if end == EndReason::Gone {

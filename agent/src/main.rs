@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         },
         Some(InternalCommand::RunAlloc { dir }) => run_alloc(dir),
         Some(InternalCommand::AsUser) => return as_user(),
-        Some(InternalCommand::EndEntered { mark, first }) => enter::end_with_caller(&mark, first).map_err(Into::into),
+        Some(InternalCommand::EndEntered { mark, first }) => enter::caller::run(&mark, first).map_err(Into::into),
         Some(InternalCommand::EndUser { uid, reaper }) => end::run_helper(uid, reaper).map_err(Into::into),
         Some(InternalCommand::Probe) => {
             probe::run_helper(std::io::stdin().lock(), std::io::stdout().lock()).map_err(Into::into)

@@ -15,8 +15,8 @@ use store::{Definition, Dynamo, EXPIRES, KeyAttribute, KeySchema, KeyType, TABLE
 pub async fn make(dynamo: &Dynamo) -> anyhow::Result<Vec<String>> {
     let mut made = Vec::new();
     for definition in TABLES {
-        let name = format!("{}-{}", dynamo.cluster(), definition.table.suffix());
-        if make_one(dynamo.client(), definition, &name).await.with_context(|| format!("{name} cannot be made"))? {
+        let name = format!("{}-{}", dynamo.cluster, definition.table.suffix());
+        if make_one(&dynamo.client, definition, &name).await.with_context(|| format!("{name} cannot be made"))? {
             made.push(name);
         }
     }

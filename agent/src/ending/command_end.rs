@@ -24,7 +24,7 @@ pub(crate) struct CommandEnd<'a> {
     remains: Remains<'a>,
     stops: Stops,
     /// Whether a stop was ordered.
-    is_ordered: bool,
+    pub(crate) is_ordered: bool,
     /// Why the supervisor ends the command.
     pub(crate) reason: Option<EndCause>,
     /// When it was killed first.
@@ -34,10 +34,6 @@ pub(crate) struct CommandEnd<'a> {
 impl<'a> CommandEnd<'a> {
     pub(crate) const fn new(task: &'a AllocTask, remains: Remains<'a>, stops: Stops) -> Self {
         Self { task, remains, stops, is_ordered: false, reason: None, killed_at: None }
-    }
-
-    pub(crate) const fn is_ordered(&self) -> bool {
-        self.is_ordered
     }
 
     /// Notes an order to stop. If the time limit has asked the command to stop already, the limit stays the cause.

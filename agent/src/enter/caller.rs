@@ -77,7 +77,7 @@ impl CallerWatch {
 }
 
 /// The process itself.
-pub(super) fn run(mark: &str, first: Option<i32>) -> io::Result<()> {
+pub fn run(mark: &str, first: Option<i32>) -> io::Result<()> {
     // Apart from the caller's terminal, whose end ends the caller.
     nix::unistd::setsid()?;
     // Without a buffer, which would hide bytes from `poll`.

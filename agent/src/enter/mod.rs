@@ -8,7 +8,7 @@
 //! any other stream. It ends with the alloc, and with its caller.
 //! Does not: ask who may do that (whoever is root on the node, or the agent's user), or write down that somebody did.
 
-mod caller;
+pub mod caller;
 mod join;
 mod live;
 mod streams;
@@ -81,11 +81,6 @@ pub fn run(args: &EnterArgs, term: Option<String>) -> anyhow::Result<u8> {
     let status = status.map_err(failed("run the command"))?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128_i32.saturating_add(signal)));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-}
-
-/// The process that ends the command when its caller is gone.
-pub fn end_with_caller(mark: &str, first: Option<i32>) -> io::Result<()> {
-    caller::run(mark, first)
 }
 
 struct Entered<'a> {

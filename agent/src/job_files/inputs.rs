@@ -268,9 +268,9 @@ fn copy(from: &Path, to: &Path, form: Form, at: SystemTime, allowance: &mut Allo
     };
     let mut new = Beneath::new(folder, at)?.new_file(Path::new(name))?;
     // Where the file system can, the two share their blocks.
-    if ioctl_ficlone(new.file(), &from).is_err() {
-        reserve(new.file(), from.metadata()?.len())?;
-        io::copy(&mut BufReader::with_capacity(CHUNK, allowance.reading(&mut from)), new.file())?;
+    if ioctl_ficlone(&new.file, &from).is_err() {
+        reserve(&new.file, from.metadata()?.len())?;
+        io::copy(&mut BufReader::with_capacity(CHUNK, allowance.reading(&mut from)), &mut new.file)?;
     }
     new.finish(mode(form))
 }

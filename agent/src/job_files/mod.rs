@@ -56,11 +56,6 @@ impl JobFiles<'_> {
         let Some(role) = &self.role else { return Err(Obstacle::Job(format!("{what}: the job has no role"))) };
         role.s3(what, self.alloc.context.s3.endpoint.as_deref()).await
     }
-
-    /// The work directory as the job sees it.
-    fn path_for_job(&self) -> PathBuf {
-        self.alloc.task.work_for_job(&self.alloc.dir)
-    }
 }
 
 /// A file that is removed with this value, also if the work is cut short, unless it has another name by then.

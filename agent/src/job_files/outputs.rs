@@ -80,7 +80,7 @@ impl JobFiles<'_> {
     }
 
     pub(super) fn work_dir(&self) -> WorkDir {
-        WorkDir { path: self.alloc.dir.work(), path_for_job: self.path_for_job() }
+        WorkDir { path: self.alloc.dir.work(), path_for_job: self.alloc.task.work_for_job(&self.alloc.dir) }
     }
 
     async fn one(&self, output: &Output, patience: Duration) -> Result<(Content, LeftOut), Obstacle> {

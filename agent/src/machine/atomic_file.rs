@@ -7,6 +7,7 @@
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -136,6 +137,13 @@ pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 /// Writes a file for the agent's own user. Does not wait for the disk.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+}
+
+/// Replaces the file. A reader sees the old content or the new; a crash may lose both.
+pub fn replace_lightly(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let new = path.with_extension(std::process::id().to_string());
+    write(&new, &serde_json::to_vec(value)?)?;
+    fs::rename(new, path)
 }
 
 /// Makes a folder for the agent's own user.

@@ -10,8 +10,9 @@
 //! plane does), repair a GPU, or split one.
 
 use crate::contact::shared_node::SharedNode;
+use crate::machine::atomic_file;
 use crate::protocol::Gpu;
-use crate::usage::{GpuSample, GpuSamples, write_gpu_samples};
+use crate::usage::{GpuSample, GpuSamples};
 use anyhow::bail;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +123,7 @@ pub async fn watch(state: &SharedNode, source: &GpuSource, looks_file: &Path) {
         if gpus.is_empty() {
             continue;
         }
-        if let Err(error) = write_gpu_samples(&samples, looks_file) {
+        if let Err(error) = atomic_file::replace_lightly(looks_file, &samples) {
             tracing::warn!(%error, "cannot write down how busy the GPUs are");
         }
         if gpus == known {

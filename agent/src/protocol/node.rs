@@ -426,13 +426,7 @@ impl Node {
             ErrorCode::NotReady | ErrorCode::ForeignInstance | ErrorCode::BadRequest | ErrorCode::TooLarge => {
                 self.in_flight = None;
             }
-            ErrorCode::Unauthorized
-            | ErrorCode::Denied
-            | ErrorCode::NotFound
-            | ErrorCode::MethodNotAllowed
-            | ErrorCode::Gone
-            | ErrorCode::Internal
-            | ErrorCode::Busy => {}
+            _ => {}
         }
     }
 

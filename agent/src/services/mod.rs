@@ -7,11 +7,11 @@
 
 pub mod watch;
 
+use crate::machine::atomic_file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -46,14 +46,8 @@ impl Services {
         let why = why.map(|why| why.rsplit_once("): ").map_or(why, |(_, cause)| cause).to_owned());
         let call = LastCall { service: service.to_owned(), address, why };
         let file = self.file(service);
-        let new = file.with_extension(std::process::id().to_string());
-        let written = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.0)
-            .and_then(|()| fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new))
-            .and_then(|mut file| file.write_all(&serde_json::to_vec(&call)?))
-            .and_then(|()| fs::rename(&new, &file));
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
+        let written = made.and_then(|()| atomic_file::replace_lightly(&file, &call));
         if let Err(error) = written {
             tracing::warn!(%error, service, "cannot note how the call of a service ended");
         }

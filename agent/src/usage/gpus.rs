@@ -6,13 +6,11 @@
 //! Guarantees: only the GPUs of the alloc count, and only samples while its command runs; each sample counts once.
 //! Does not: see what happens between two samples; each sample is about the last second.
 
-use crate::machine::atomic_file;
 use crate::work::alloc_dir::AllocDir;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +22,6 @@ pub(crate) struct GpuSample {
 /// One sample for each GPU of the machine, by uuid.
 pub(crate) type GpuSamples = BTreeMap<String, GpuSample>;
 
-/// Replaces the file. A reader sees the old or the new; a crash may lose both.
-pub(crate) fn write_gpu_samples(samples: &GpuSamples, file: &Path) -> io::Result<()> {
-    let new = file.with_extension("new");
-    atomic_file::write(&new, &serde_json::to_vec(samples)?)?;
-    fs::rename(new, file)
-}
-
 /// Adds up what the samples say of the GPUs of one alloc.
 #[derive(Debug, Default)]
 pub(crate) struct GpuMeter {
@@ -40,7 +31,7 @@ pub(crate) struct GpuMeter {
     counted: Option<SystemTime>,
     percents: u64,
     samples: u64,
-    memory_mib: Option<u64>,
+    pub(crate) memory_mib: Option<u64>,
 }
 
 impl GpuMeter {
@@ -81,11 +72,6 @@ impl GpuMeter {
     pub(crate) fn percent(&self) -> Option<u64> {
         (self.samples > 0).then(|| (self.percents + self.samples / 2) / self.samples)
     }
-
-    /// The most memory that was in use on one GPU, in MiB.
-    pub(crate) const fn memory_mib(&self) -> Option<u64> {
-        self.memory_mib
-    }
 }
 
 #[cfg(test)]
@@ -108,13 +94,13 @@ mod tests {
         look(1, r#"{"GPU-a": {"busy_percent": 100, "memory_mib": 900}}"#);
         meter.begin();
         meter.sample();
-        assert_eq!((meter.percent(), meter.memory_mib()), (None, None), "that was before");
+        assert_eq!((meter.percent(), meter.memory_mib), (None, None), "that was before");
         look(2, r#"{"GPU-a": {"busy_percent": 60, "memory_mib": 5}, "GPU-c": {"busy_percent": 99, "memory_mib": 99}}"#);
         meter.sample();
         meter.sample();
         look(3, r#"{"GPU-a": {"busy_percent": 900}, "GPU-b": {"busy_percent": 11, "memory_mib": 7}}"#);
         meter.sample();
-        assert_eq!((meter.percent(), meter.memory_mib()), (Some(57), Some(7)));
+        assert_eq!((meter.percent(), meter.memory_mib), (Some(57), Some(7)));
         look(4, "what is this");
         meter.sample();
         assert_eq!(meter.percent(), Some(57));

@@ -15,7 +15,7 @@ mod group;
 mod processes;
 mod text;
 
-pub(crate) use gpus::{GpuMeter, GpuSample, GpuSamples, write_gpu_samples};
+pub(crate) use gpus::{GpuMeter, GpuSample, GpuSamples};
 
 use crate::runtime::init::InitWatch;
 use crate::work::alloc_dir::AllocDir;
@@ -145,7 +145,7 @@ impl Meter {
             written_bytes: io.map(|(_, written)| written),
             scratch_mib: self.scratch.mib(),
             gpu_percent: self.gpus.percent(),
-            gpu_memory_mib: self.gpus.memory_mib(),
+            gpu_memory_mib: self.gpus.memory_mib,
         })
     }
 }

@@ -207,7 +207,7 @@ impl AllocDir {
     }
 
     pub fn write_used(&self, usage: &Usage) -> io::Result<()> {
-        self.write_lightly("used", usage)
+        atomic_file::replace_lightly(&self.0.join("used"), usage)
     }
 
     /// What the supervisor does while the command does not run; `None` if the command runs.
@@ -217,19 +217,12 @@ impl AllocDir {
 
     pub fn write_phase(&self, phase: Option<&AllocPhase>) {
         let written = match phase {
-            Some(phase) => self.write_lightly("phase", phase),
+            Some(phase) => atomic_file::replace_lightly(&self.0.join("phase"), phase),
             None => absent_is_fine(fs::remove_file(self.0.join("phase"))),
         };
         if let Err(error) = written {
             tracing::warn!(%error, "cannot write down what is done for the alloc");
         }
-    }
-
-    /// A reader sees the old value or the new one; a crash may lose both.
-    fn write_lightly(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        let new = self.0.join(format!("{name}.new"));
-        atomic_file::write(&new, &serde_json::to_vec(value)?)?;
-        fs::rename(new, self.0.join(name))
     }
 
     pub fn image_digest(&self) -> Option<ImageDigest> {

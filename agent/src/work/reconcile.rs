@@ -115,7 +115,7 @@ pub async fn stop_everything(state: &SharedNode, runner: &mut Runner, why: &str)
     let longest = state.read(|n| n.durable.allocs.values().map(|a| a.order.failure_policy.stop_time().as_ms()).max());
     let longest = Duration::from_millis(u64::try_from(longest.unwrap_or(0)).unwrap_or(0).min(86_400_000));
     // The client of a container ends late, and the container is removed then.
-    let of_containers = if runner.settings().containers.listed().is_empty() { Duration::ZERO } else { 2 * TIMEOUT };
+    let of_containers = if runner.settings.containers.listed().is_empty() { Duration::ZERO } else { 2 * TIMEOUT };
     let deadline = Instant::now() + longest + of_containers + STOP_ALL_GRACE;
     loop {
         run_once(state, runner).await;

@@ -65,7 +65,7 @@ pub struct RunnerSettings {
 
 /// Starts and stops supervisors, and reads the state of their allocs.
 pub struct Runner {
-    settings: RunnerSettings,
+    pub settings: RunnerSettings,
     allocs: PathBuf,
     caches: PathBuf,
     cache_labels: PathBuf,
@@ -121,10 +121,6 @@ impl Runner {
 
     pub fn dir(&self, id: AllocId) -> AllocDir {
         AllocDir::of(&self.allocs, id)
-    }
-
-    pub const fn settings(&self) -> &RunnerSettings {
-        &self.settings
     }
 
     /// Starts a supervisor for this alloc, unless one is running or has claimed the alloc. `refuses` is why the node

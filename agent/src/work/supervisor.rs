@@ -294,7 +294,7 @@ impl Supervised<'_> {
         let status = loop {
             tokio::select! {
                 status = child.wait(), if first.is_none() => first = Some(status),
-                _ = term.recv(), if !end.is_ordered() => {
+                _ = term.recv(), if !end.is_ordered => {
                     end.order(dir.stop_reason().unwrap_or_else(|| "stopped".to_owned()));
                 }
                 () = sleep_until(end.next_at()) => end.step(),
@@ -310,7 +310,7 @@ impl Supervised<'_> {
                         end.kill(why);
                     }
                     // The stop may have been ordered before we could receive the signal.
-                    if let Some(why) = dir.stop_reason().filter(|_| !end.is_ordered()) {
+                    if let Some(why) = dir.stop_reason().filter(|_| !end.is_ordered) {
                         end.order(why);
                     }
                 }

@@ -111,7 +111,7 @@ pub(crate) struct ViewSource {
 impl ViewSource {
     pub(crate) fn in_aws(cluster: &Cluster, clock: &WallClock) -> Self {
         let (store, cloud, clock) = (cluster.store.clone(), Arc::clone(&cluster.cloud), Arc::clone(clock));
-        let (name, outputs) = (cluster.dynamo.cluster().to_string(), cluster.outputs.clone());
+        let (name, outputs) = (cluster.dynamo.cluster.to_string(), cluster.outputs.clone());
         Self { cluster: name, store, cloud, outputs, clock, pace: Pace::AWS, extra: None }
     }
 }

@@ -88,7 +88,7 @@ impl Grants {
             role_arn: arn.to_owned(),
             session: alloc_id.to_string(),
             tags: vec![
-                ("nodekeeper:cluster".to_owned(), self.admission.cluster().to_string()),
+                ("nodekeeper:cluster".to_owned(), self.admission.cluster.to_string()),
                 ("nodekeeper:job".to_owned(), alloc_id.job_id.to_string()),
             ],
         })

@@ -52,14 +52,14 @@ struct FolderEntry {
 /// A file that is not whole yet. Without [`NewFile::finish`] it is removed.
 pub struct NewFile {
     temporary: Temporary,
-    file: File,
+    pub file: File,
     at: SystemTime,
 }
 
 /// A folder that is not whole yet. Without [`NewFolder::finish`] it is removed.
 pub struct NewFolder {
     temporary: Temporary,
-    beneath: Beneath,
+    pub beneath: Beneath,
 }
 
 impl Beneath {
@@ -235,10 +235,6 @@ impl Drop for Temporary {
 }
 
 impl NewFile {
-    pub const fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-
     /// The path of the open file. It names this file whatever somebody puts in its place.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
@@ -252,10 +248,6 @@ impl NewFile {
 }
 
 impl NewFolder {
-    pub const fn beneath(&self) -> &Beneath {
-        &self.beneath
-    }
-
     /// Gives the folder its name.
     pub fn finish(mut self) -> io::Result<()> {
         self.temporary.rename()
@@ -274,17 +266,17 @@ mod tests {
         let beneath = Beneath::new(dir.path(), SystemTime::UNIX_EPOCH).unwrap();
         let left = || fs::read_dir(dir.path().join("a")).unwrap().count();
         let mut new = beneath.new_file(Path::new("a/f")).unwrap();
-        new.file().write_all(b"half").unwrap();
+        new.file.write_all(b"half").unwrap();
         assert_eq!(fs::read(new.path()).unwrap(), b"half");
         assert!(!dir.path().join("a/f").exists() && left() == 1);
         drop(new);
         assert_eq!(left(), 0);
         let new = beneath.new_folder(Path::new("a/d")).unwrap();
-        beneath_file(new.beneath(), "deep/f").finish(0o600).unwrap();
+        beneath_file(&new.beneath, "deep/f").finish(0o600).unwrap();
         drop(new);
         assert_eq!(left(), 0);
         let new = beneath.new_folder(Path::new("a/d")).unwrap();
-        beneath_file(new.beneath(), "f").finish(0o4755).unwrap();
+        beneath_file(&new.beneath, "f").finish(0o4755).unwrap();
         fs::create_dir(dir.path().join("a/d")).unwrap();
         new.finish().unwrap();
         assert_eq!(fs::metadata(dir.path().join("a/d/f")).unwrap().permissions().mode() & 0o7777, 0o755);

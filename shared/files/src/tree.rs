@@ -99,7 +99,7 @@ fn unpack_one<R: Read>(entry: &mut Entry<'_, R>, path: &Path, into: &Beneath) ->
     match entry.header().entry_type() {
         EntryType::Regular => {
             let mut new = into.new_file(path)?;
-            if io::copy(entry, new.file())? != entry.size() {
+            if io::copy(entry, &mut new.file)? != entry.size() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             new.finish(entry.header().mode()?)
@@ -262,7 +262,7 @@ mod tests {
         let into = tempfile::tempdir().unwrap();
         let beneath = Beneath::new(into.path(), SystemTime::UNIX_EPOCH).unwrap();
         let folder = beneath.new_folder(Path::new("o")).unwrap();
-        assert!(unpack(&mut { whole }, folder.beneath()).is_err());
+        assert!(unpack(&mut { whole }, &folder.beneath).is_err());
         drop(folder);
         assert_eq!(fs::read_dir(into.path()).unwrap().count(), 0);
     }

@@ -198,7 +198,7 @@ impl NodeCredentials {
 pub struct NodeAdmission {
     routes: &'static [&'static str],
     credentials: NodeCredentials,
-    cluster: ClusterName,
+    pub cluster: ClusterName,
     rate: RateLimit,
 }
 
@@ -232,10 +232,6 @@ impl NodeAdmission {
             return Err(HttpError::new(ErrorCode::Busy, message));
         }
         Ok(Admitted { node_id, route, proven, request })
-    }
-
-    pub const fn cluster(&self) -> &ClusterName {
-        &self.cluster
     }
 }
 

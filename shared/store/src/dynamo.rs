@@ -61,22 +61,14 @@ pub fn http_client_believing(roots: &[u8]) -> SharedHttpClient {
 
 #[derive(Clone)]
 pub struct Dynamo {
-    client: Client,
-    cluster: ClusterName,
+    pub client: Client,
+    pub cluster: ClusterName,
 }
 
 impl Dynamo {
     /// The tables `{cluster}-…`, reached through this client.
     pub const fn new(client: Client, cluster: ClusterName) -> Self {
         Self { client, cluster }
-    }
-
-    pub const fn cluster(&self) -> &ClusterName {
-        &self.cluster
-    }
-
-    pub const fn client(&self) -> &Client {
-        &self.client
     }
 
     fn name(&self, table: Table) -> String {

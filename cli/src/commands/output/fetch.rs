@@ -270,7 +270,7 @@ impl Fetched<'_> {
         );
         let mut new = into.new_file(path)?;
         let open = new.path();
-        self.content(&place, output, &open, new.file()).await?;
+        self.content(&place, output, &open, &mut new.file).await?;
         new.finish(if content.form == Form::Program { 0o755 } else { 0o644 })?;
         got.push(path.to_owned());
         Ok(())
@@ -292,7 +292,7 @@ impl Fetched<'_> {
             return Ok(unpack(&mut archive, &into.folder(path)?)?);
         }
         let new = into.new_folder(path)?;
-        unpack(&mut archive, new.beneath())?;
+        unpack(&mut archive, &new.beneath)?;
         Ok(new.finish()?)
     }
 

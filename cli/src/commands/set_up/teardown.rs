@@ -52,8 +52,8 @@ pub struct TeardownArgs {
 
 pub(crate) async fn run(context: &mut Context<'_>, args: &TeardownArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster().await?;
-    if args.confirm != *cluster.dynamo.cluster() {
-        let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster(), args.confirm);
+    if args.confirm != cluster.dynamo.cluster {
+        let message = format!("the cluster is {}, not {}: nothing was done", cluster.dynamo.cluster, args.confirm);
         return Err(UsageError(message).into());
     }
     wait(context, &cluster, args, async || tokio::time::sleep(PERIOD).await).await

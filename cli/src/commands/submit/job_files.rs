@@ -324,7 +324,7 @@ async fn is_there(cluster: &Cluster, place: &S3Place, bytes: u64, now: Time) -> 
 
 pub(crate) fn place_of(policy: &Policy, cluster: &Cluster, content: &Content) -> anyhow::Result<S3Place> {
     let prefix = policy.output.s3.as_ref().context(NO_BUCKET)?;
-    Ok(prefix.content(cluster.dynamo.cluster(), content.sha256()))
+    Ok(prefix.content(&cluster.dynamo.cluster, content.sha256()))
 }
 
 /// Splits `FROM=NAME`. If a file has the whole text as its path, the text is that path.

@@ -460,7 +460,7 @@ async fn nightly_commands_are_allowed_what_their_policy_says() {
         fleet.hold_back().await;
         let dynamo = fleet.account.dynamo(&Account::owner());
         let word = |word: &&str| match *word {
-            "CLUSTER" => dynamo.cluster().to_string(),
+            "CLUSTER" => dynamo.cluster.to_string(),
             other => other.to_owned(),
         };
         let words: Vec<String> = line.iter().map(word).collect();
