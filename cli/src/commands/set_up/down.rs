@@ -28,31 +28,10 @@ pub struct DownArgs {
 pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::Result<Exit> {
     let cluster = context.cluster_in_aws().await?;
     let (aws, name) = (&cluster.reach.aws, &args.teardown.confirm);
-    let (stack, has_tables, up) =
-        (ClusterStack::read(aws, name).await?, has_tables(&cluster).await?, up(&cluster).await?);
-    if !has_tables && !up.is_empty() {
-        let ids = up.join(" ");
-        bail!(
-            "the tables of {name} are gone and instances run: `aws ec2 terminate-instances --instance-ids {ids}` ends them"
-        );
-    }
-    if stack.is_none() {
-        if !has_tables {
-            let why = format!("there is no cluster {name} in {}: no stack, no tables and no instances", aws.region);
-            bail!(UsageError(why));
-        }
-        if !up.is_empty() && !args.teardown.terminate {
-            let instances = several(up.len(), "instance");
-            bail!("the stack of {name} is gone, so no function shuts its {instances} down: give --terminate");
-        }
-    }
-    // Without tables, an earlier `down` was stopped after it had deleted them. Without a stack, no function ends a node.
-    if has_tables {
-        let terminate = args.teardown.terminate || stack.is_none();
-        let exit = teardown::run(context, &TeardownArgs { terminate, ..args.teardown.clone() }).await?;
-        if exit != Exit::Done {
-            return Ok(exit);
-        }
+    let stack = ClusterStack::read(aws, name).await?;
+    let exit = end_nodes(context, &cluster, &args.teardown, stack.is_some()).await?;
+    if exit != Exit::Done {
+        return Ok(exit);
     }
     let account = up::account(aws).await?;
     let output =
@@ -90,6 +69,37 @@ pub(crate) async fn run(context: &mut Context<'_>, args: &DownArgs) -> anyhow::R
         bucket.unwrap_or_default()
     )?;
     Ok(Exit::Done)
+}
+
+/// Ends the instances of the cluster, with its stack or without.
+async fn end_nodes(
+    context: &mut Context<'_>,
+    cluster: &Cluster,
+    args: &TeardownArgs,
+    has_stack: bool,
+) -> anyhow::Result<Exit> {
+    let (name, up) = (&args.confirm, up(cluster).await?);
+    if !has_tables(cluster).await? {
+        if !up.is_empty() {
+            let ids = up.join(" ");
+            let end = format!("`aws ec2 terminate-instances --instance-ids {ids}` ends them");
+            bail!("the tables of {name} are gone and instances run: {end}");
+        }
+        if !has_stack {
+            let region = &cluster.reach.aws.region;
+            let why = format!("there is no cluster {name} in {region}: no stack, no tables and no instances");
+            bail!(UsageError(why));
+        }
+        // An earlier `down` was stopped after it had deleted them.
+        return Ok(Exit::Done);
+    }
+    if !has_stack && !args.terminate && !up.is_empty() {
+        let instances = several(up.len(), "instance");
+        bail!("the stack of {name} is gone, so no function shuts its {instances} down: give --terminate");
+    }
+    // Without a stack, no function ends the records.
+    let terminate = args.terminate || !has_stack;
+    teardown::run(context, &TeardownArgs { terminate, ..args.clone() }).await
 }
 
 async fn has_tables(cluster: &Cluster) -> anyhow::Result<bool> {

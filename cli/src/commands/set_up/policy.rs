@@ -29,7 +29,7 @@ pub enum PolicyCommand {
     /// Check a file and name every mistake in it; with a cluster also what `set` would change, and what EC2 does not have
     Check(FileArgs),
     /// Store a file as the policy and print what changes
-    Set(SetArgs),
+    Set(SetPolicyArgs),
     /// Print the stored policy, or with --defaults a policy to begin with
     Show(ShowPolicyArgs),
 }
@@ -43,7 +43,7 @@ pub struct FileArgs {
 
 /// `policy set`
 #[derive(Args, Clone, Debug)]
-pub struct SetArgs {
+pub struct SetPolicyArgs {
     #[command(flatten)]
     file: FileArgs,
     /// Do not ask about waiting jobs that would be rejected
@@ -200,7 +200,7 @@ async fn rejected(cluster: &Cluster, policy: &Policy, now: Time) -> Option<Strin
     (!jobs.is_empty()).then(text)
 }
 
-async fn set(context: &mut Context<'_>, args: &SetArgs) -> anyhow::Result<Exit> {
+async fn set(context: &mut Context<'_>, args: &SetPolicyArgs) -> anyhow::Result<Exit> {
     let (yes, FileArgs { file }) = (args.yes, &args.file);
     let text = text_of(context, file)?;
     let policy = parse(&text, file)?;
