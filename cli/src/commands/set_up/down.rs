@@ -103,7 +103,7 @@ async fn end_nodes(
 }
 
 async fn has_tables(cluster: &Cluster) -> anyhow::Result<bool> {
-    let nodes = format!("{}-{}", cluster.dynamo.cluster(), Table::Nodes.suffix());
+    let nodes = format!("{}-{}", cluster.dynamo.cluster, Table::Nodes.suffix());
     match cluster.reach.aws.call(&["dynamodb", "describe-table", "--table-name", &nodes]).await {
         Ok(answer) => Ok(text(&answer, "/Table/TableStatus") != "DELETING"),
         Err(error) if error.code == "ResourceNotFoundException" => Ok(false),
