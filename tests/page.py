@@ -28,6 +28,8 @@ from playwright.sync_api import sync_playwright
 
 NARROW = {"width": 400, "height": 800}
 WIDE = {"width": 1280, "height": 800}
+LAPTOP = {"width": 1366, "height": 768}
+DESK = {"width": 1920, "height": 1080}
 
 
 class Browser:
@@ -105,6 +107,12 @@ def large(browser, job):
         page.get_by_role("link", name="next").click()
         page.wait_for_function("() => document.querySelector('.pager').textContent.includes('behind those that are shown first')")
         check(f"a list of {state} jobs goes on behind those that are known, and has an address", later in browser.text() and "after=" in page.url, (page.url, browser.text()))
+    page.select_option("select[name=state]", "queued")
+    page.wait_for_function("() => location.hash.includes('state=queued')")
+    page.wait_for_function("() => document.querySelector('tbody').textContent.includes('train-9999')")
+    check("another filter on a later part begins at the head of its list", "after=" not in page.url, page.url)
+    browser.open("jobs?group=by")
+    check("groups say that there are more than are known", "2,000+ queued" in browser.text("tbody"), browser.text("tbody"))
     browser.open("jobs?state=failed%2Crejected")
     check("a filter is in the address", page.locator("tbody tr").count() == 40, browser.text(".pager"))
     page.keyboard.press("/")
@@ -113,6 +121,9 @@ def large(browser, job):
     check("a search is in the address", "q=train-77" in page.url, page.url)
     focused = page.evaluate("document.activeElement.name")
     check("typing keeps the focus while the list changes", focused == "q", focused)
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 100")
+    check("the search box shows the search of the address", page.input_value("input[type=search]") == "", page.input_value("input[type=search]"))
     browser.accessible("a list of jobs")
     browser.open("jobs")
     visible = page.evaluate("[...document.querySelectorAll('tbody tr')].filter(r => r.getBoundingClientRect().bottom <= innerHeight).length")
@@ -162,6 +173,45 @@ def large(browser, job):
     browser.quiet("a large cluster")
 
 
+def notes(browser):
+    """Notes that are alike are all there after refreshes, and a page without answers says that it is old."""
+    page = browser.page
+    alike = [{"what": "node", "level": "wrong", "text": f"slot {n} takes no work", "to_do": "`nodekeeper drain SLOT`"} for n in range(3)]
+
+    def with_alike(route):
+        answer = route.fetch()
+        told = answer.json()
+        told["status"]["checks"] += alike
+        route.fulfill(response=answer, json=told)
+
+    page.route("**/api/overview*", with_alike)
+    browser.open("")
+    page.wait_for_timeout(4_000)
+    said = page.locator("#checks > ul > li", has_text="takes no work").all_inner_texts()
+    check("notes that are alike stay after refreshes", len(said) == 3, said)
+    page.unroute("**/api/overview*")
+    browser.open("jobs")
+    browser.quiet("before the answers end")
+    page.route("**/api/**", lambda route: route.abort())
+    page.wait_for_function("() => document.body.classList.contains('old')", timeout=20_000)
+    said = browser.text("#summary")
+    check("without answers the page says of when it is, and has no verdict", "this is of " in said and "nodekeeper web" in said and page.get_attribute("#banner", "class") == "", said)
+    check("its title says so", page.title().startswith("Old"), page.title())
+    page.evaluate("location.hash = '#/jobs?state=queued'")
+    page.wait_for_function("() => document.querySelector('main h1').textContent === 'Nothing to show'")
+    check("no rows of another filter are left", page.locator("tbody tr").count() == 0)
+    page.unroute("**/api/**")
+    page.wait_for_function("() => !document.body.classList.contains('old') && document.querySelectorAll('tbody tr').length === 100", timeout=30_000)
+    check("with answers it is as before", "Old" not in page.title() and "is well" in browser.text("#summary"), browser.text("#summary"))
+    browser.wrong.clear()
+    # Requests that never end, as over a connection that hangs.
+    page.route("**/api/**", lambda route: None)
+    page.wait_for_function("() => document.body.classList.contains('old')", timeout=30_000)
+    check("a page that waits for an answer says that it is old", "no answer yet" in browser.text("#summary"), browser.text("#summary"))
+    page.unroute("**/api/**")
+    browser.open("jobs")
+
+
 def shapes(local):
     """Commands and the page's API have one shape of a job and one of a node."""
     schema = json.loads((ROOT / "docs/shapes.schema.json").read_text(encoding="utf-8"))
@@ -185,8 +235,10 @@ def real(local, browser):
     local.run("submit", "--name", "render", "--count", "12", "--vcpus", "2", "--", "sh", "-c", "echo frame; sleep 12")
     local.run("submit", "--name", "too-large", "--vcpus", "512", "--", "true")
     local.run("submit", "--name", "steady", "--count", "2", "--", "sh", "-c", "echo a line of a running job; sleep 600")
+    local.run("submit", "--name", "long" * 30, "--", "sh", "-c", "exit 8")
+    local.run("submit", "--name", "chatter", "--", "sh", "-c", "seq 200; while :; do echo more; sleep 0.5; done")
     failing = failing["job_id"] if isinstance(failing, dict) else failing[0]["job_id"]
-    local.until("real jobs ran, failed and run", "api/jobs", lambda part: part["counts"].get("failed") == 1
+    local.until("real jobs ran, failed and run", "api/jobs", lambda part: part["counts"].get("failed") == 2
                 and part["counts"].get("complete", 0) >= 4 and "placed" in part["counts"])
     page = browser.page
     browser.open("?minutes=10")
@@ -211,7 +263,7 @@ def real(local, browser):
     browser.picture("page")
     page.set_viewport_size(WIDE)
     browser.open("jobs?group=share")
-    check("a share is one row with its jobs by state", page.locator("tbody tr").count() == 1 and "complete" in browser.text("tbody") and "1 failed" in browser.text("tbody"), browser.text())
+    check("a share is one row with its jobs by state", page.locator("tbody tr").count() == 1 and "complete" in browser.text("tbody") and "2 failed" in browser.text("tbody"), browser.text())
     browser.accessible("jobs by share")
     page.get_by_role("link", name="lab", exact=True).click()
     page.wait_for_function("() => document.querySelector('main').textContent.includes('Only of lab')")
@@ -224,6 +276,25 @@ def real(local, browser):
     page.wait_for_function("() => document.querySelector('.live')?.textContent.includes('a line of a running job')", timeout=20_000)
     check("a running job shows its last lines", True)
     browser.accessible("a running job")
+    chatter = next(row["job_id"] for row in rows if row["name"] == "chatter")
+    browser.open(f"job/{chatter}")
+    page.wait_for_function("() => document.querySelector('.live')?.textContent.includes('more')", timeout=20_000)
+    end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
+    live = page.locator(".live")
+    live.evaluate("log => { log.scrollTop = 0; }")
+    page.wait_for_timeout(5_000)
+    check("whoever has scrolled up in live lines reads on there", live.evaluate("log => log.scrollTop") == 0)
+    live.evaluate("log => { log.scrollTop = log.scrollHeight; }")
+    page.wait_for_timeout(5_000)
+    check("whoever is at the end of live lines follows them", live.evaluate(end) < 4, live.evaluate(end))
+    local.run("cancel", chatter)
+    browser.open("jobs?q=render")
+    page.get_by_role("link", name="render[*]", exact=True).click()
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 12")
+    check("an array opens to its elements", "array=" in page.url and "render[11]" in browser.text(), browser.text())
+    page.get_by_role("link", name="render[11]", exact=True).click()
+    page.wait_for_function("() => document.querySelector('main').textContent.includes('11 of 12 elements')")
+    check("an element says of which array it is", True)
     local.run("submit", "--name", "crowd", "--count", "8", "--exclusive", "--", "sleep", "900")
     crowd = local.until("a crowd fills the cluster", "api/jobs?q=crowd&state=queued", lambda part: part["rows"] and "nodes.max" in part["rows"][0].get("waits_because", ""))
     browser.open(f"job/{crowd['rows'][0]['job_id']}")
@@ -280,6 +351,13 @@ def looks(browser, job):
         browser.fits(f"#/{view}")
         browser.accessible(f"narrow: #/{view}")
         browser.picture(f"narrow-{view.split('/')[0].split('?')[0] or 'overview'}")
+    for size in (LAPTOP, DESK):
+        browser.page.set_viewport_size(size)
+        for view in ["", "jobs", "jobs?q=longlong", "nodes", f"job/{job}", "events", "cost?by=job"]:
+            browser.open(view)
+            browser.fits(f"#/{view}")
+            browser.picture(f"{size['width']}-{view.replace('/', '-').replace('?', '-') or 'overview'}")
+    browser.page.set_viewport_size(NARROW)
     browser.page.emulate_media(color_scheme="dark")
     browser.open("")
     back = browser.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -330,6 +408,7 @@ def main():
             job = page_rows.large(local.environment())
             local.until("the page knows the head of the queue and the last ends, and that there are more", "api/jobs?limit=1", lambda part: part["all"] == 2_600 and set(part["more"]) == {"queued", "complete"})
             large(browser, job)
+            notes(browser)
             web(local)
             browser.context.close()
         with Local("--tick-s", "1", "--unisolated") as local:

@@ -6,7 +6,7 @@
 
 use crate::console::show::{self, Screen};
 use crate::console::{Context, Exit};
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,13 +27,15 @@ pub(crate) async fn show(
         tokio::time::sleep(PERIOD).await;
         true
     };
-    repeat(context, look, pause).await
+    let rows = || crossterm::terminal::window_size().map_or(usize::MAX, |size| usize::from(size.rows));
+    repeat(context, look, rows, pause).await
 }
 
-/// Repeats the command until `pause` says that this was the last time.
+/// Repeats the command until `pause` says that this was the last time. `rows` is the height of the terminal.
 pub(super) async fn repeat(
     context: &mut Context<'_>,
     look: impl AsyncFn(&mut Context<'_>) -> anyhow::Result<Exit>,
+    rows: impl Fn() -> usize,
     pause: impl AsyncFn() -> bool,
 ) -> anyhow::Result<Exit> {
     let connected = context.cluster().await?;
@@ -62,15 +64,20 @@ pub(super) async fn repeat(
         let text = [now.to_string().into_bytes(), b"\n".to_vec(), out, err].concat();
         match context.screen {
             // Each line is written over the old one from the top left corner on, and the rest is erased. So the screen does not
-            // flicker.
+            // flicker. The terminal cuts lines at its edge. What does not fit below is counted, so that the head stays in sight.
             Screen::Terminal => {
-                let begin = if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" };
-                context.out.write_all(begin.as_bytes())?;
-                for line in text.split_inclusive(|b| *b == b'\n') {
-                    context.out.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
-                    context.out.write_all(b"\x1b[K\n")?;
+                let begin = if is_first { "\x1b[?7l\x1b[2J\x1b[H" } else { "\x1b[?7l\x1b[H" };
+                let (mut page, all) = (begin.as_bytes().to_vec(), text.iter().filter(|b| **b == b'\n').count());
+                let shown = if all < rows() { all } else { rows().saturating_sub(2) };
+                for line in text.split_inclusive(|b| *b == b'\n').take(shown) {
+                    page.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+                    page.extend_from_slice(b"\x1b[K\n");
                 }
-                context.out.write_all(b"\x1b[J")?;
+                if shown < all {
+                    write!(page, "and {} more lines\x1b[K", all - shown)?;
+                }
+                page.extend_from_slice(b"\x1b[J\x1b[?7h");
+                context.out.write_all(&page)?;
             }
             Screen::Pipe => context.out.write_all(&text)?,
         }

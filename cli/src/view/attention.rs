@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many groups of failed jobs, and how many nodes, are named.
-const NAMED: usize = 20;
+pub(crate) const NAMED: usize = 20;
 /// A node that has booted for this share of `boot.timeout_s` is late.
 const LATE: f64 = 0.5;
 /// How many parts the time of the strip has.
@@ -23,6 +23,7 @@ const PARTS: usize = 240;
 #[derive(Serialize)]
 pub(crate) struct FailedGroup {
     pub(crate) cause: String,
+    pub(crate) state: JobState,
     pub(crate) jobs: usize,
     /// The job that ended last.
     pub(crate) job_id: JobId,
@@ -53,7 +54,8 @@ pub(crate) fn failed(rows: &[JobRow]) -> Vec<FailedGroup> {
         let cause = job.tries.cause.as_ref().map(EndCause::to_string);
         let cause = cause.or_else(|| row.reason.clone()).unwrap_or_else(|| job.state.to_string());
         let (at, last_line) = (row.finished_at.unwrap_or(job.submitted_at), job.tries.last_line.clone());
-        let newest = FailedGroup { cause, jobs: 1, job_id: job.job_id, name: job.name.clone(), at, last_line };
+        let newest =
+            FailedGroup { cause, state: job.state, jobs: 1, job_id: job.job_id, name: job.name.clone(), at, last_line };
         match groups.get_mut(&newest.cause) {
             Some(group) => {
                 let jobs = group.jobs + 1;
@@ -67,7 +69,6 @@ pub(crate) fn failed(rows: &[JobRow]) -> Vec<FailedGroup> {
     }
     let mut groups: Vec<FailedGroup> = groups.into_values().collect();
     groups.sort_by_key(|group| Reverse(group.at));
-    groups.truncate(NAMED);
     groups
 }
 

@@ -40,7 +40,9 @@ impl Commands {
             }
             if let Some((_, whole)) = known.get(&id) {
                 row.command.clone_from(&whole.command);
-                row.reason.clone_from(&whole.reason);
+                if row.array_states.is_none() {
+                    row.reason.clone_from(&whole.reason);
+                }
             }
         }
         Ok(())

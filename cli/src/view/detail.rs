@@ -36,7 +36,7 @@ pub(crate) async fn job_detail(store: &Store, live: &LiveView, id: JobId) -> Res
     job.env.values_mut().for_each(String::clear);
     allocs.iter_mut().for_each(|alloc| alloc.env.clear());
     let more = json!({
-        "whole_command": show::command(&job.work.command), "rules": retry_rules(&job),
+        "whole_command": show::command(&job.work.command), "rules": retry_rules(&job), "array_index": job.summary.array_index(),
         "story": story::of(store, &Subject::Job(id), None).await?,
     });
     let waits = live.present.wait_of(&job.summary);

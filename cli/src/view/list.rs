@@ -5,7 +5,7 @@
 
 use super::array::States;
 use super::rows::JobRow;
-use model::{JobState, JobSummary};
+use model::{Array, JobId, JobState, JobSummary};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ pub(crate) struct ListQuery {
     by: Option<String>,
     /// Each row is all jobs of a share, or of a person.
     group: Option<JobGrouping>,
+    /// Only the jobs of the array of this job, each as a row.
+    pub(crate) array: Option<JobId>,
     /// Only what comes behind this place, which the `next` of another answer gives.
     pub(crate) after: Option<String>,
     #[serde(default)]
@@ -80,7 +82,16 @@ impl ListQuery {
 
     pub(crate) fn takes_owner(&self, row: &JobRow) -> bool {
         let is = |wanted: &Option<String>, has: &Option<String>| wanted.is_none() || wanted == has;
-        is(&self.share, &row.summary.share) && is(&self.by, &row.summary.by)
+        let array = |id: &JobId| row.summary.array_count.is_some() && Array::of(*id) == Array::of(row.summary.job_id);
+        is(&self.share, &row.summary.share) && is(&self.by, &row.summary.by) && self.array.as_ref().is_none_or(array)
+    }
+
+    /// Whether the place is one of this list: the end of a list of ended jobs is a time, and that of the queue a rank.
+    pub(crate) fn place_is_of(&self, list: Option<JobState>) -> bool {
+        self.after.as_ref().filter(|after| !after.is_empty()).is_none_or(|after| match list {
+            Some(JobState::Queued) => after.rsplit('#').next().is_some_and(|id| id.parse::<JobId>().is_ok()),
+            list => list.is_some() && after.parse::<i64>().is_ok(),
+        })
     }
 
     /// The states of these jobs by share or by person, if that is wanted. Those of none have no name.

@@ -52,16 +52,18 @@ async fn last_piece(s3: &S3, place: &S3Place, first: u64) -> Result<(u64, Head),
     Ok(last)
 }
 
-/// The end of the output of an alloc that runs.
+/// The end of the stored output of an alloc.
 #[derive(Serialize)]
 pub(crate) struct LiveOutput {
-    /// The last whole lines, or why there are none.
+    /// The last whole lines.
     text: String,
+    /// Why there are none.
+    error: Option<String>,
     /// How many bytes are stored.
     bytes: u64,
 }
 
-/// The last lines that are stored of an alloc that runs; `None`: the policy named no place for them.
+/// The last lines that are stored of an alloc; `None`: the policy named no place for them.
 pub(crate) async fn last_lines(s3: &S3, alloc: &Alloc) -> Option<LiveOutput> {
     let place = alloc.output_s3.as_ref()?;
     let read = async {
@@ -76,9 +78,9 @@ pub(crate) async fn last_lines(s3: &S3, alloc: &Alloc) -> Option<LiveOutput> {
         let text = String::from_utf8_lossy(&text).into_owned();
         let is_cut = bytes > SHOWN;
         let whole = text.split_once('\n').filter(|_| is_cut).map(|(_, rest)| rest.to_owned());
-        Ok(LiveOutput { text: whole.unwrap_or(text), bytes })
+        Ok(LiveOutput { text: whole.unwrap_or(text), error: None, bytes })
     };
-    Some(read.await.unwrap_or_else(|why: String| LiveOutput { text: why, bytes: 0 }))
+    Some(read.await.unwrap_or_else(|why: String| LiveOutput { text: String::new(), error: Some(why), bytes: 0 }))
 }
 
 pub(crate) fn text_of(error: &S3Error, place: &S3Place) -> String {

@@ -3,7 +3,7 @@
 //! Guarantees: only this module turns a record into what other programs read. No value of an environment is in it.
 //! Does not: read anything.
 
-use super::array::States;
+use super::array::{States, is_bad};
 use super::next::NextRun;
 use super::status::node_word;
 use crate::console::show;
@@ -135,8 +135,14 @@ pub(crate) fn by_array(rows: Vec<JobRow>) -> Vec<Vec<JobRow>> {
 pub(crate) fn folded(rows: Vec<JobRow>) -> Vec<JobRow> {
     let fold = |line: Vec<JobRow>| {
         let states = States::of(line.iter().map(|row| &row.summary));
+        // The states of an array say how it is. If an element failed, the row says why.
+        let bad = line.iter().find(|row| is_bad(row.summary.state)).and_then(|row| row.summary.tries.cause.as_ref());
+        let bad = bad.map(ToString::to_string);
         let first = line.into_iter().next()?;
-        Some(JobRow { array_states: first.summary.array_count.map(|_| states), ..first })
+        match first.summary.array_count {
+            Some(_) => Some(JobRow { array_states: Some(states), reason: bad, ..first }),
+            None => Some(first),
+        }
     };
     by_array(rows).into_iter().filter_map(fold).collect()
 }

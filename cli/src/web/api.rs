@@ -17,7 +17,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use history::{By, Report, Series};
 use model::functions::FUNCTIONS;
-use model::{ClientStatus, JobId, Slot, Span, Subject, Time};
+use model::{Alloc, ClientStatus, JobId, Slot, Span, Subject, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -96,6 +96,7 @@ pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looke
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let next = live.present.next.as_ref().ok();
     let purposes: BTreeMap<_, _> = FUNCTIONS.iter().map(|f| (f.name, f.purpose)).collect();
+    let causes = attention::failed(&rows);
     let overview = json!({
         "cluster": web.source.cluster,
         "refresh_ms": web.source.pace.refresh_ms,
@@ -106,8 +107,10 @@ pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looke
         "explained": next.map(|next| &next.plan.explained),
         "shares": next.map(|next| shares::shares(&next.observed)).filter(|shares| !shares.is_empty()),
         "purposes": purposes,
-        "failed": attention::failed(&rows),
+        "failed": causes.get(..attention::NAMED).unwrap_or(&causes),
+        "causes": causes.len(),
         "asking": attention::nodes(&live),
+        "asks": attention::asking(&live).count(),
         "ended": since.map(|since| attention::ended_since(&rows, since, !more.is_empty())),
         "counts": counts(rows.iter().map(|row| row.summary.state.to_string())),
         "more": more,
@@ -115,18 +118,22 @@ pub(super) async fn overview(State(web): State<Arc<Views>>, query: QueryOf<Looke
     dated(live.present.now, overview)
 }
 
-/// The output of a job while it runs: the last lines that its nodes have stored of each of its allocs. Its nodes store what is new each
-/// second while somebody looks.
+/// The last lines that nodes have stored of the allocs of a job that run, or whose nodes did not report their end. A node stores what is
+/// new each second while somebody looks.
 pub(super) async fn output(State(web): State<Arc<Views>>, id: Named) -> ApiAnswer {
     let id: JobId = named(id)?;
     let ViewSource { store, outputs, clock, .. } = &web.source;
     let job = store.job(id).await?.ok_or_else(|| no_such(format!("there is no job {id}")))?;
-    let running =
-        store.allocs_of([&job]).await?.rows.into_iter().filter(|alloc| alloc.summary.client == ClientStatus::Running);
+    let runs = |alloc: &Alloc| alloc.summary.client == ClientStatus::Running;
+    let mut allocs = store.allocs_of([&job]).await?.rows;
+    allocs.retain(|alloc| runs(alloc) || (alloc.output_s3.is_some() && alloc.run.log_tail.is_none()));
+    allocs.sort_by_key(|alloc| (!runs(alloc), Reverse(alloc.summary.placed_at)));
     let mut live = BTreeMap::new();
-    for alloc in running.take(LIVE) {
+    for alloc in allocs.into_iter().take(LIVE) {
         // Without the permission to write it, the output comes each half minute.
-        if let Err(error) = follow(store, &alloc, clock()).await {
+        if runs(&alloc)
+            && let Err(error) = follow(store, &alloc, clock()).await
+        {
             tracing::debug!(%error, "the follow was not written");
         }
         live.insert(alloc.id().to_string(), last_lines(outputs, &alloc).await);
@@ -146,6 +153,9 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery
     let store = &web.source.store;
     let more: Vec<&str> = live.more(&stored).map(|state| state.as_str()).collect();
     let list = wanted.one_list();
+    if !wanted.place_is_of(list) {
+        return Err(wrong("after: it is no place of this list: leave it out".to_owned()));
+    }
     let known = live.jobs(&stored);
     let counts = counts(known.iter().map(|row| row.summary.state.to_string()));
     let JobsPart { mut rows, next } = match (&wanted.after, list) {
@@ -169,7 +179,11 @@ pub(super) async fn jobs(State(web): State<Arc<Views>>, query: QueryOf<ListQuery
         |row| row.summary.state.as_str(),
         |rows| {
             groups = wanted.groups(&rows);
-            if groups.is_none() { folded(rows) } else { Vec::new() }
+            match groups {
+                None if wanted.array.is_some() => rows,
+                None => folded(rows),
+                Some(_) => Vec::new(),
+            }
         },
     );
     web.complete(&mut part.rows).await?;

@@ -125,6 +125,10 @@ async fn a_refusal_is_json_that_says_why() {
     let none = id(99);
     for (path, status, says) in [
         ("/api/jobs?offset=x".to_owned(), StatusCode::BAD_REQUEST, "invalid digit"),
+        // The place is of another list.
+        ("/api/jobs?state=queued&after=1796088247820".to_owned(), StatusCode::BAD_REQUEST, "no place of this list"),
+        ("/api/jobs?state=failed&after=0500%23x".to_owned(), StatusCode::BAD_REQUEST, "no place of this list"),
+        ("/api/jobs?after=1796088247820".to_owned(), StatusCode::BAD_REQUEST, "no place of this list"),
         ("/api/jobs/nonsense".to_owned(), StatusCode::BAD_REQUEST, "nonsense"),
         (format!("/api/jobs/{none}"), StatusCode::NOT_FOUND, "there is no job"),
         ("/api/jobs/%ff".to_owned(), StatusCode::BAD_REQUEST, "UTF-8"),
@@ -184,6 +188,9 @@ async fn an_array_is_one_row_with_the_states_of_its_elements() {
     assert_eq!(sweep.len(), 1, "{part}");
     assert_eq!(sweep[0]["array_states"], json!({"queued": 2, "complete": 1}));
     assert_eq!((&part["total"], &part["all"]), (&json!(6), &json!(8)));
+    // An array can be opened.
+    let opened = served.json(&format!("/api/jobs?state=complete&array={}", sweep[0]["job_id"].as_str().unwrap())).await;
+    assert_eq!((&opened["total"], &opened["rows"][0]["array_index"]), (&json!(1), &json!(12)));
     let some = served.json("/api/jobs?state=complete&q=sweep").await;
     assert_eq!(some["rows"][0]["array_states"], json!({"complete": 1}));
 }
@@ -347,6 +354,34 @@ async fn without_tables_the_answer_says_why() {
     let served = Served::new(false).await;
     let (status, text) = served.answer("/api/jobs").await;
     assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("test-jobs"), "{text}");
+}
+
+/// An alloc whose node is gone has no end from its node. What its node stored tells what it printed.
+#[tokio::test]
+async fn the_stored_output_of_a_lost_alloc_is_read() {
+    let served = Served::some().await;
+    let alloc = served.store.alloc(fixtures::alloc_id(1)).await.unwrap().unwrap();
+    let end = Ending::lost("its node is gone");
+    let lost =
+        Alloc { output_s3: Some("s3://logs/x".parse().unwrap()), ..alloc.end(&end, Span::from_s(99_999), at(800)) };
+    served.store.write(Some(&alloc), &lost, Vec::new()).await.unwrap();
+    let output = served.json(&format!("/api/jobs/{}/output", id(1))).await;
+    let of_alloc = &output["allocs"][alloc.id().to_string()];
+    // Here S3 does not answer, and no job printed that.
+    assert!(of_alloc["text"] == "" && of_alloc["error"].as_str().unwrap().contains("cannot be read"), "{output}");
+}
+
+#[test]
+fn every_command_that_the_page_names_is_one() {
+    let mut named = 0;
+    for (path, _, content) in assets::ASSETS.iter().filter(|(path, ..)| !path.contains("uplot")) {
+        for rest in content.split("nodekeeper ").skip(1) {
+            let verb = rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap();
+            assert!(crate::commands::tests::is_command(verb), "{path}: nodekeeper {verb}");
+            named += 1;
+        }
+    }
+    assert!(named > 12, "{named}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! | room left | the other part, while at least one alloc was there |
 //! | boot, failed start | until it took work; the second if it never did |
 //! | idle time-out | idle, for at most `idle.timeout_s` after its work |
-//! | minimum | idle for longer: `nodes.min` or a demand set kept it, or it waited for its shutdown window |
+//! | minimum | idle for longer: `nodes.min` or a demand set kept it, a job that waits, or its shutdown window; the history does not tell them apart |
 //! | hold, drain | idle, because an operator said so |
 //! | silent, going | without heartbeats, and between its shutdown and its end |
 //!
@@ -40,7 +40,7 @@ impl NodeReason {
             Self::Boot => "boot",
             Self::FailedStart => "failed start",
             Self::IdleTimeout => "idle.timeout_s",
-            Self::Minimum => "nodes.min, demand sets, shutdown windows",
+            Self::Minimum => "idle for longer (nodes.min, a demand set, kept for a job, a shutdown window)",
             Self::Hold => "hold",
             Self::Drain => "drain",
             Self::Silent => "silent",

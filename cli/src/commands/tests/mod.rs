@@ -56,6 +56,11 @@ fn parse(line: &[&str]) -> Result<Command, clap::Error> {
     Line::try_parse_from(std::iter::once(&"nodekeeper").chain(line)).map(|l| l.command)
 }
 
+/// Whether there is a command with this name.
+pub(crate) fn is_command(name: &str) -> bool {
+    <Line as clap::CommandFactory>::command().find_subcommand(name).is_some()
+}
+
 /// EC2 that lists these instances, has these offers, and refuses every change.
 #[derive(Default)]
 pub(crate) struct Listed {

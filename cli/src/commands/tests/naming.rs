@@ -233,9 +233,9 @@ async fn watched(world: &World, screen: Screen, line: &[&str], looks: usize, hap
         err: &mut err,
     };
     let result = match parse(line).unwrap() {
-        Command::Jobs(args) => repeat(&mut context, async |page| jobs::list(page, &args).await, pause).await,
-        Command::Nodes(args) => repeat(&mut context, async |page| nodes::list(page, &args).await, pause).await,
-        Command::Status(args) => repeat(&mut context, async |page| status::run(page, &args).await, pause).await,
+        Command::Jobs(args) => repeat(&mut context, async |page| jobs::list(page, &args).await, || 12, pause).await,
+        Command::Nodes(args) => repeat(&mut context, async |page| nodes::list(page, &args).await, || 12, pause).await,
+        Command::Status(args) => repeat(&mut context, async |page| status::run(page, &args).await, || 12, pause).await,
         other => panic!("{other:?} is not watched"),
     };
     Said { result, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
@@ -249,10 +249,17 @@ async fn a_watched_list_shows_what_has_changed() {
     assert_eq!(out.matches("2027-01-15T08:16:40.000Z").count(), 3, "{out}");
     assert_eq!(out.matches("queued  ").count(), 3, "one in the second look and two in the third: {out}");
     let out = watched(&world, Screen::Terminal, &["nodes", "--watch"], 2, async |_| {}).await.done();
-    assert!(out.starts_with("\x1b[2J\x1b[H") && out.ends_with("no nodes yet\x1b[K\n\x1b[J"), "{out:?}");
+    assert!(out.starts_with("\x1b[?7l\x1b[2J\x1b[H") && out.ends_with("no nodes yet\x1b[K\n\x1b[J\x1b[?7h"), "{out:?}");
     assert_eq!(out.matches("\x1b[2J").count(), 1, "later looks replace the first without a flicker");
+    for n in 10..30 {
+        world.put_job(n).await;
+    }
+    // A terminal of 12 lines shows the head of the list.
+    let out = watched(&world, Screen::Terminal, &["jobs", "--watch"], 1, async |_| {}).await.done();
+    assert!(out.contains("JOB ") && out.matches('\n').count() == 10, "{out:?}");
+    assert!(out.ends_with("and 15 more lines\x1b[K\x1b[J\x1b[?7h"), "{out:?}");
     let out = watched(&world, Screen::Pipe, &["status", "--watch"], 2, async |_| {}).await.done();
-    assert_eq!(out.matches("jobs: 3 queued").count(), 2, "{out}");
+    assert_eq!(out.matches("jobs: 23 queued").count(), 2, "{out}");
 }
 
 #[tokio::test]

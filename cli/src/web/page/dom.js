@@ -14,7 +14,7 @@ export function el(tag, attributes, ...children) {
 }
 
 // What a person or the browser has changed stays as it is.
-const THEIRS = new Set(["open", "value"]);
+const THEIRS = new Set(["open"]);
 
 function morph(old, wanted) {
   if (old.nodeType !== wanted.nodeType || old.nodeName !== wanted.nodeName
@@ -36,6 +36,8 @@ function morph(old, wanted) {
     else old.setAttribute(name, value);
   }
   if (!old.hasAttribute("data-own")) fill(old, [...wanted.childNodes]);
+  // A field shows what the address says, except where somebody types.
+  if (/^(INPUT|SELECT)$/.test(old.nodeName) && old.value !== wanted.value && (old.type !== "search" || old !== document.activeElement)) old.value = wanted.value;
 }
 
 // Gives an element these children. Elements with the same key stay the same elements, so that focus, selection and
@@ -47,6 +49,8 @@ export function fill(parent, wanted) {
   for (const node of wanted) {
     const same = node.dataset?.key && keyed.get(node.dataset.key);
     if (same) {
+      // Another one with this key is another element: nothing that is wanted may be lost.
+      keyed.delete(node.dataset.key);
       if (same === at) at = at.nextSibling;
       else parent.insertBefore(same, at);
       morph(same, node);

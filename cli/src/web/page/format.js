@@ -99,6 +99,9 @@ export function subject(row) {
   return rest ?? kind;
 }
 
+// What looks closer at a job. One that never ran has no output.
+export const look = (jobId, ran) => ran ? `nodekeeper logs ${short(jobId)}` : `nodekeeper job ${short(jobId)}`;
+
 // A sentence in which commands stand in backticks.
 export const sentence = text => text.split("`").map((part, n) => n % 2 ? el("code", null, part) : part);
 

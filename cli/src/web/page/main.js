@@ -7,7 +7,7 @@ import { clock, now, sentence, setNow, several } from "./format.js";
 import { job, jobs } from "./jobs.js";
 import { node, nodes } from "./nodes.js";
 import { overview } from "./overview.js";
-import { hash } from "./table.js";
+import { anew } from "./table.js";
 
 const VIEWS = { overview, jobs, job, nodes, node, events, cost };
 const NAV = [["overview", "Overview"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["events", "Events"], ["cost", "Cost"]];
@@ -18,17 +18,24 @@ let round = 0;
 let timer = null;
 let every = 2000;
 let lastView = null;
+// Of when what is shown is, when it came, and the address of which it is; why nothing newer came.
+let shown = { at: null, came: Date.now(), of: null }, failure = "";
 // What the view has read after the rest, and the address of which that is.
 let kept = { of: null, data: {} };
 // When this browser last left the page: what ended since then is told.
-const LOOKED = "nodekeeper looked";
-let looked = Number(localStorage.getItem(LOOKED)) || undefined;
+const LOOKED = "nodekeeper-looked";
+let looked = since();
+function since() {
+  // A browser that stores nothing shows the page without it.
+  try { return Number(localStorage.getItem(LOOKED)) || undefined; } catch { return undefined; }
+}
 
 async function api(path, query = {}) {
   const params = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== undefined && v !== ""));
-  const answer = await fetch(`/api/${path}${params.size ? `?${params}` : ""}`, { cache: "no-store" });
+  const answer = await fetch(`/api/${path}${params.size ? `?${params}` : ""}`, { cache: "no-store", signal: AbortSignal.timeout(60_000) })
+    .catch(() => { throw new Error("no answer: does nodekeeper web still run?"); });
   const value = await answer.json();
-  if (!answer.ok) throw new Error(value.error ?? answer.statusText);
+  if (!answer.ok) throw Object.assign(new Error(value.error ?? answer.statusText), { status: answer.status });
   return value;
 }
 
@@ -47,14 +54,27 @@ function banner({ status, verdict }, name) {
   const summary = `${verdict[0].toUpperCase()}${verdict.slice(1)}.`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary;
   $("banner").className = status.well ? (asks.length ? "look" : "well") : "wrong";
-  const line = c => el("li", { class: c.level, "data-key": `${c.what} ${c.to_do} ${c.level}`, title: `${c.what} ${c.text} ${c.to_do ?? ""}` },
+  const line = c => el("li", { class: c.level, title: `${c.what} ${c.text} ${c.to_do ?? ""}` },
     el("strong", null, c.what), " ", sentence(c.text), c.to_do && el("span", { class: "todo" }, " → ", sentence(c.to_do)));
   const notes = asks.length > 0 && el("ul", { "data-key": "asks" }, asks.map(line));
-  const others = el("details", { "data-key": "all" }, el("summary", null, `${status.checks.length - asks.length} checks are well`),
+  const others = el("details", { "data-key": "all" }, el("summary", null, `${several(status.checks.length - asks.length, "check")} well`),
     el("ul", null, status.checks.filter(c => c.level === "well").map(line)));
   fill($("checks"), name === "overview" ? [notes, others].filter(Boolean)
     : asks.length ? [el("a", { href: "#/", "data-key": "notes" }, several(asks.length, "note"))] : []);
 }
+
+// A verdict must not outlive the answers: the page says that it is old, whether the answer is an error or never comes.
+function age() {
+  const old = failure !== "" || Date.now() - shown.came > Math.max(3 * every, 15_000);
+  document.body.classList.toggle("old", old);
+  $("read").className = old ? "bad" : "soft";
+  if (!old || shown.at === null && !failure) return;
+  const said = `Old: ${shown.at === null ? "" : `this is of ${clock(shown.at)}, and nothing newer came: `}${failure || "no answer yet"}`;
+  if ($("summary").textContent !== said) $("summary").textContent = said;
+  $("banner").className = "";
+  document.title = `Old – ${document.title.replace(/^Old – /, "")}`;
+}
+setInterval(age, 1000);
 
 function navigation(name) {
   const current = PARENTS[name] ?? name;
@@ -70,16 +90,20 @@ async function refresh() {
   const address = `${name} ${params.id ?? ""}`;
   if (kept.of !== location.hash) kept = { of: location.hash, data: {} };
   navigation(name);
+  let seen;
   try {
-    const seen = await api("overview", { since: looked });
+    seen = await api("overview", { since: looked });
+    if (mine !== round) return;
     setNow(seen.now);
     every = seen.refresh_ms;
     const data = await view.load(api, params, seen);
     // The address has changed meanwhile.
     if (mine !== round) return;
     $("cluster").textContent = seen.cluster;
+    [shown, failure] = [{ at: seen.now, came: Date.now(), of: location.hash }, ""];
     document.title = `${view.title(data)} – ${seen.cluster} – nodekeeper`;
     banner(seen, name);
+    age();
     every = view.every?.(data) ?? every;
     const show = () => {
       const all = { ...data, ...kept.data };
@@ -94,13 +118,18 @@ async function refresh() {
       show();
     }
     $("read").textContent = `as of ${clock(seen.now)}`;
-    $("read").className = "soft";
     document.body.dataset.ready = address;
   } catch (error) {
     if (mine !== round) return;
-    $("read").textContent = `no answer: ${error.message}`;
-    $("read").className = "bad";
-    if (lastView !== address) fill($("content"), [el("h1", { tabindex: "-1" }, "Nothing to show"), el("p", null, error.message), el("p", null, el("a", { href: "#/" }, "Overview"))]);
+    // The API answered that this view has nothing to show, or nothing newer came. Rows of another address are never left there.
+    const refused = seen && error.status < 500;
+    if (refused) {
+      shown.came = Date.now();
+      banner(seen, name);
+    }
+    failure = refused ? "" : error.message;
+    age();
+    if (refused || shown.of !== location.hash) fill($("content"), [el("h1", { tabindex: "-1" }, "Nothing to show"), el("p", null, error.message), el("p", null, el("a", { href: "#/" }, "Overview"))]);
     document.body.dataset.ready = address;
   }
   if (lastView !== null && lastView !== address) {
@@ -115,9 +144,7 @@ async function refresh() {
 // A choice changes the address, and with it the view.
 function changed(form, replace) {
   const { name, params } = route();
-  const wanted = { ...params, ...Object.fromEntries(new FormData(form)), offset: "" };
-  delete wanted.id;
-  const to = hash(name === "overview" ? "" : name, wanted);
+  const to = anew(name === "overview" ? "" : name, params, { ...Object.fromEntries(new FormData(form)), id: "" });
   if (to === location.hash) return;
   if (replace) {
     history.replaceState(null, "", to);
@@ -174,12 +201,17 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 addEventListener("hashchange", () => {
+  // The search is that of the new address.
+  if (document.activeElement?.type === "search") document.activeElement.blur();
   document.body.dataset.ready = "";
   refresh();
 });
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) return localStorage.setItem(LOOKED, String(now()));
-  looked = Number(localStorage.getItem(LOOKED)) || undefined;
+  if (document.hidden) {
+    try { localStorage.setItem(LOOKED, String(now())); } catch { /* This browser stores nothing. */ }
+    return;
+  }
+  looked = since();
   refresh();
 });
 refresh();

@@ -11,13 +11,13 @@ const STATES = [["", "all"], ["ready", "ready"], ["assigned,syncing", "booting a
 const work = n => [n.work.map((w, at) => [at ? ", " : "", jobLink(w.job_id, w.name ?? w.alloc_id)]), n.allocs > n.work.length && ` and ${n.allocs - n.work.length} more`];
 
 export const columns = [
-  ["Slot", n => nodeLink(n.slot), null, "slot"],
-  ["State", n => [chip(n.state), n.intent && n.intent !== "run" ? ` ${n.intent}` : "", n.busy ? " busy" : ""], null, "state"],
-  ["Size", n => n.size ? `${n.size} (${n.instance_type})` : "", null, "size"],
-  ["Price an hour", n => n.price_per_hour === undefined ? "" : dollars(n.price_per_hour), "n", "price_per_hour"],
-  ["Instance", n => n.instance_id ? id(n.instance_id) : ""],
-  ["Runs", n => work(n), "wide"],
-  ["Heard", n => past(n.heard_at), "nowrap", "heard_at"],
+  ["Slot", n => nodeLink(n.slot), null, "slot", 6],
+  ["State", n => [chip(n.state), n.intent && n.intent !== "run" ? ` ${n.intent}` : "", n.busy ? " busy" : ""], null, "state", 12],
+  ["Size", n => n.size ? `${n.size} (${n.instance_type})` : "", null, "size", 13],
+  ["Price an hour", n => n.price_per_hour === undefined ? "" : dollars(n.price_per_hour), "n", "price_per_hour", 9],
+  ["Instance", n => n.instance_id ? id(n.instance_id) : "", null, null, 14],
+  ["Runs", n => work(n), "wide", null, 14],
+  ["Heard", n => past(n.heard_at), "nowrap", "heard_at", 8],
   ["Why", n => el("span", { title: n.next ?? n.reason }, sentence(n.next ?? n.reason)), "text"],
 ];
 
@@ -57,7 +57,7 @@ export const node = {
       el("p", { class: "back" }, el("a", { href: "#/nodes" }, "All nodes")),
       el("h1", { tabindex: "-1" }, `Slot ${n.slot} `, chip(n.state)),
       n.next && el("p", { class: "why" }, sentence(n.next)),
-      n.node_id && el("p", { class: "commands" }, [n.intent === "run" ? "drain" : "resume", "hold"].map(verb => command(`nodekeeper ${verb} ${n.slot}`))),
+      n.node_id && el("p", { class: "commands" }, [n.intent !== "run" && `nodekeeper resume ${n.slot}`, n.intent !== "drain" && `nodekeeper drain ${n.slot}`, n.intent !== "hold" && `nodekeeper hold ${n.slot}`].filter(Boolean).map(text => command(text))),
       el("section", { class: "card" }, el("h2", null, "What it is"), facts([
         ["Node", n.node_id ? id(n.node_id) : null], ["Last node", r.last_node_id ? id(r.last_node_id) : null], ["Instance", n.instance_id ? id(n.instance_id) : null],
         ["Reason", n.reason], ["Size", n.size ? `${n.size} (${n.instance_type}, ${n.market})` : null],

@@ -4,7 +4,7 @@ import { draw, places } from "./chart.js";
 import { TIMES } from "./cost.js";
 import { el } from "./dom.js";
 import { fold } from "./events.js";
-import { ago, chip, command, dollars, id, jobLink, nodeLink, sentence, several, short } from "./format.js";
+import { ago, chip, command, dollars, id, jobLink, look, nodeLink, sentence, several, short } from "./format.js";
 import { columns } from "./jobs.js";
 import { drawStrip, strip } from "./strip.js";
 import { choice, hash, table } from "./table.js";
@@ -24,20 +24,22 @@ const count = (seen, states) => {
 };
 
 // Failed jobs by cause and nodes that need somebody: what, why, and the command that looks closer.
-function attention({ failed, asking }) {
+function attention({ failed, causes, asking, asks, more }) {
+  const least = more.includes("failed") ? "at least " : "";
   const rows = [
     ...failed.map(f => ({
-      key: `cause ${f.cause}`, what: [chip("failed"), ` ${several(f.jobs, "job")}`], href: jobLink(f.job_id, f.name ?? short(f.job_id)),
-      why: [sentence(f.cause), f.last_line && el("code", { class: "line" }, f.last_line)], at: ago(f.at), run: `nodekeeper logs ${short(f.job_id)}`,
+      key: `cause ${f.cause}`, what: [chip(f.state), ` ${f.jobs > 1 ? least : ""}${several(f.jobs, "job")}`], href: jobLink(f.job_id, f.name ?? short(f.job_id)),
+      why: [sentence(f.cause), f.last_line && el("code", { class: "line" }, f.last_line)], at: ago(f.at), run: look(f.job_id, f.last_line),
     })),
     ...asking.map(n => ({
       key: `slot ${n.slot}`, what: chip(n.state), href: nodeLink(n.slot), why: sentence(n.next ?? n.reason), at: n.heard_at ? ago(n.heard_at) : ago(n.assigned_at),
       run: `nodekeeper node ${n.slot}`,
     })),
   ];
+  const cut = [causes > failed.length && `${causes - failed.length} more causes`, asks > asking.length && several(asks - asking.length, "more node")].filter(Boolean);
   return el("section", { "data-key": "attention" }, el("h2", null, "Needs somebody"), rows.length ? table("What needs somebody, failed jobs by cause first", [
-    ["What", r => r.what, "nowrap"], ["Newest", r => r.href, "nowrap"], ["Why", r => r.why, "text"], ["When", r => r.at, "nowrap"], ["Look closer", r => command(r.run), "nowrap"],
-  ], rows, r => r.key) : el("p", { class: "soft" }, "No job failed, and no node is silent or late."));
+    ["What", r => r.what, "nowrap"], ["Newest", r => r.href, "newest"], ["Why", r => r.why, "text"], ["When", r => r.at, "nowrap"], ["Look closer", r => command(r.run), "nowrap"],
+  ], rows, r => r.key) : el("p", { class: "soft" }, "No job failed, and no node is silent or late."), cut.length > 0 && el("p", { class: "soft" }, `and ${cut.join(", and ")}: `, el("a", { href: "#/jobs?state=failed,rejected" }, "jobs"), ", ", el("a", { href: "#/nodes" }, "nodes")));
 }
 
 // Why jobs wait and nodes stay, each reason once.
@@ -108,7 +110,7 @@ export const overview = {
       el("h1", { class: "sr", tabindex: "-1" }, "Overview"),
       el("div", { class: "tiles" },
         tile("running", runs.toLocaleString("en"), hash("jobs", { state: busy.join() }), runs ? "cool" : ""),
-        tile("failed", count(seen, bad), hash("jobs", { state: bad.join() }), bad.some(state => seen.counts[state]) ? "bad" : ""),
+        tile("failed or rejected", count(seen, bad), hash("jobs", { state: bad.join() }), bad.some(state => seen.counts[state]) ? "bad" : ""),
         tile("waiting", count(seen, ["queued"]), hash("jobs", { state: "queued" })),
         tile("complete", count(seen, ["complete"]), hash("jobs", { state: "complete" }), seen.counts.complete ? "good" : ""),
         tile(`of ${several(up, "node")} ready`, (nodes.ready ?? 0).toLocaleString("en"), "#/nodes", nodes.ready ? "good" : ""),

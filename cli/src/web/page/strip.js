@@ -17,8 +17,12 @@ const height = n => n <= 12 ? 18 : n <= 30 ? 12 : n <= 100 ? 6 : n <= 300 ? 3 : 
 export function strip(fleet) {
   const all = fleet.order.length;
   if (!all) return el("p", { class: "soft" }, "No node was there in this time.");
-  const now = Object.groupBy(fleet.order, slot => PHASES[fleet.slots[slot].at(-1)] ?? (fleet.slots[slot].at(-1) === " " ? "gone" : "working"));
-  const said = Object.entries(now).map(([phase, slots]) => `${slots.length} ${phase}`).join(", ");
+  const now = {};
+  for (const slot of fleet.order) {
+    const cell = fleet.slots[slot].at(-1), phase = PHASES[cell] ?? (cell === " " ? "gone" : "working");
+    now[phase] = (now[phase] ?? 0) + 1;
+  }
+  const said = Object.entries(now).map(([phase, n]) => `${n} ${phase}`).join(", ");
   return el("figure", { class: "chart", "data-key": "strip" },
     el("figcaption", null, el("strong", null, several(all, "slot")), " ", el("span", { class: "soft", id: "strip-said", "data-own": true },
       "Each line is a slot; those that need somebody come first. Click one.")),

@@ -332,7 +332,7 @@ fn each_moment_of_a_node_has_a_reason() {
         ("room left beside work", 150),
         ("boot", 61),
         ("idle.timeout_s", 99),
-        ("nodes.min, demand sets, shutdown windows", 180),
+        ("idle for longer (nodes.min, a demand set, kept for a job, a shutdown window)", 180),
         ("silent", 60),
         ("shutting down", 20),
     ];

@@ -33,7 +33,8 @@ pub(super) fn failed(facts: &Facts<'_>) -> Vec<Raised> {
     if failed == 0 {
         return Vec::new();
     }
-    let of = if all == ENDED { format!("the last {all} jobs") } else { several(all, "job") };
+    // Not more were read, whatever their ends were.
+    let of = if facts.ended.len() >= ENDED { format!("the last {all} jobs") } else { several(all, "job") };
     let says =
         format!("{failed} of {of} that ended within an hour failed, the newest: {}", newest(facts, JobState::Failed));
     let (level, to_do) = if failed >= FAILED && failed * 2 > all {

@@ -420,6 +420,18 @@ pub(super) const ROWS: &[Row] = &[
         ),
         |s| s.ended(JobState::Complete, 4, 60),
     ),
+    // As many were read as are read at most, whatever their ends were: there may be more.
+    row(
+        ("failed", Caution),
+        |s| {
+            s.ended(JobState::Failed, 9, 60);
+            s.ended(JobState::Complete, 39, 60);
+            s.ended(JobState::Cancelled, 2, 60);
+        },
+        &["9 of the last 48 jobs that ended within an hour"],
+        (|s| s.ended(JobState::Complete, 1, 60), Well),
+        |_| (),
+    ),
     row(
         ("rejected", Caution),
         |s| s.ended(JobState::Rejected, 2, 60),
