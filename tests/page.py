@@ -232,7 +232,7 @@ def real(local, browser):
         check("a policy with shares is stored", said.returncode == 0, said)
     line = ["submit", "--json", "--name"]
     failing = json.loads(local.run(*line, "breaks", "--retry-failed", "1", "--", "sh", "-c", "echo first; echo the disk is full >&2; exit 3").stdout)
-    local.run("submit", "--name", "render", "--count", "12", "--vcpus", "2", "--", "sh", "-c", "echo frame; sleep 12")
+    local.run("submit", "--name", "render", "--count", "24", "--vcpus", "2", "--", "sh", "-c", "echo frame; sleep 12")
     local.run("submit", "--name", "too-large", "--vcpus", "512", "--", "true")
     local.run("submit", "--name", "steady", "--count", "2", "--", "sh", "-c", "echo a line of a running job; sleep 600")
     failing = failing["job_id"] if isinstance(failing, dict) else failing[0]["job_id"]
@@ -291,10 +291,10 @@ def real(local, browser):
     local.run("cancel", chatter)
     browser.open("jobs?q=render")
     page.get_by_role("link", name="render[*]", exact=True).click()
-    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 12")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 24")
     check("an array opens to its elements", "array=" in page.url and "render[11]" in browser.text(), browser.text())
     page.get_by_role("link", name="render[11]", exact=True).click()
-    page.wait_for_function("() => document.querySelector('main').textContent.includes('11 of 12 elements')")
+    page.wait_for_function("() => document.querySelector('main').textContent.includes('11 of 24 elements')")
     check("an element says of which array it is", True)
     local.run("submit", "--name", "crowd", "--count", "8", "--exclusive", "--", "sleep", "900")
     crowd = local.until("a crowd fills the cluster", "api/jobs?q=crowd&state=queued", lambda part: part["rows"] and "nodes.max" in part["rows"][0].get("waits_because", ""))
