@@ -67,7 +67,7 @@ async fn exec_says_why_there_is_nothing_to_look_into() {
     assert!(said.contains("nothing of it runs now"), "{said}");
     let world = with_client(ClientStatus::Running).await;
     let said = world.run(&["exec", &job, "--member", "3", "--", "true"]).await.error();
-    assert!(said.contains("nothing of it runs now"), "{said}");
+    assert!(said.contains("it has no member 3: its members are 0 to 0"), "{said}");
     // The second member of the job.
     let (stored, id) =
         (world.store().job(fixtures::job(1).summary.job_id).await.unwrap().unwrap(), fixtures::alloc_id(1));
