@@ -93,7 +93,7 @@ async fn what_a_container_used_is_told_at_its_end_without_what_its_client_used()
     let Some((_podman, mut node)) = node_with_podman().await else { return };
     // 30 MB in the shell, and two seconds of CPU time.
     let script = "x=$(busybox head -c 30000000 /dev/zero | busybox tr '\\0' x)
-        busybox timeout 2 sh -c 'while :; do :; done'; echo ${#x}";
+        busybox sh -c 'ulimit -t 2; while :; do :; done'; echo ${#x}";
     node.with(|p| p.order(vec![in_container(order(0, script)), in_container(order(1, "true"))]));
     node.start(&["--containers", "podman"]);
     let end = node.end_of(0).await;
