@@ -128,7 +128,7 @@ def test(local):
     check("a line above a function makes no new job", first.stdout and first.stdout.splitlines()[0] == moved.stdout.splitlines()[0], (first, moved))
     check("an error says the line within the function", "line 1, in <lambda>" in first.stdout and "line 3, in half" in first.stdout, first)
     said = python("-c", NO_VALUE).stdout.splitlines()
-    check("an input that is not there is said", said and said[0].startswith("--in data.csv: ") and "No such file" in said[0], said)
+    check("an input that is not there is said", said and "--in: data.csv cannot be read: No such file" in said[0], said)
     check("a function that ends the process gave no value", "JobFailed" in said[1] and "called sys.exit" in said[1] and "JobFailed" in said[2], said)
     check("a value that cannot be read is said", "NodekeeperError" in said[3] and "no number" in said[3], said)
     said = python("-c", BYTES)
