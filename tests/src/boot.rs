@@ -33,8 +33,7 @@ start=$(sed -n 's/^ExecStart=//p' "$unit")
 setsid sh -c "exec $start --on-gone true" >/var/log/agent.log 2>&1 </dev/null &
 "#;
 
-/// Each line of the unit that is no comment. What one that is lost does, jobs would be the first to see: without KillMode, say, a
-/// restart of the agent ends them.
+/// All lines of the unit without its comments. A lost line harms jobs: without KillMode, for example, a restart of the agent ends them.
 const UNIT: &str = "\
 [Unit]
 Description=nodekeeper agent
@@ -54,7 +53,7 @@ TasksMax=infinity
 WantedBy=multi-user.target
 ";
 
-/// What the kernel asks about the metadata's address, of either family.
+/// The rules of the kernel for the address of the metadata, for IPv4 and IPv6.
 const RULES: &str = "\
 100: from all to ADDRESS iif lo uidrange UIDS prohibit proto kernel
 101: from all to ADDRESS iif lo lookup main proto kernel

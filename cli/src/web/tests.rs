@@ -356,7 +356,7 @@ async fn without_tables_the_answer_says_why() {
     assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("test-jobs"), "{text}");
 }
 
-/// An alloc whose node is gone has no end from its node. What its node stored tells what it printed.
+/// A node that is gone reports no end of its alloc. The page shows the output that the node has stored.
 #[tokio::test]
 async fn the_stored_output_of_a_lost_alloc_is_read() {
     let served = Served::some().await;

@@ -223,8 +223,8 @@ async fn followers(store: &Store, jobs: &[Job], until: Time) -> anyhow::Result<V
     Ok(order.iter().filter_map(|id| rows.remove(id)).collect())
 }
 
-/// The jobs with what they follow. The first `own` follow these, if there are any. Otherwise each follows what it still followed: a new
-/// job in place of one that runs again, or another one that may still complete.
+/// Adds to the jobs what they follow. The first `own` jobs follow the `given` ones. If none is given, each follows the jobs that it still
+/// followed. A new job takes the place of one that runs again.
 async fn with_followed(
     cluster: &Cluster,
     specs: &[JobSpec],
